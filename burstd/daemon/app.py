@@ -308,6 +308,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         reader,
         components.clock,
         lambda: reconciler.latest,
+        reconciler.between_decisions,
         VERSION,
     )
     notifications = NotificationService(

@@ -22,6 +22,7 @@ from burstd.metrics.families import FAMILIES, Family, LabelLimit
 from burstd.metrics.figures import all_claims, idle_claims
 from burstd.planner.lifecycle.orphans import NO_CLAIM
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED, closing_error, notice_of_node
+from burstd.runtime.precedence import UNDISTURBED, DecisionPrecedence
 from burstd.slurm.commands.run import CommandRunner
 
 _PHASES = {S.LAUNCHING: "asked", S.VALIDATING: "running", S.READY: "proved", S.IN_SERVICE: "open"}
@@ -33,6 +34,7 @@ _MOVED: Mapping[str, tuple[str, Callable[[Staging], int]]] = {
     StageState.DELIVERED: ("out", lambda staging: staging.bytes_out),
 }
 """By the state that a job's data enters, the direction, and how many bytes were moved."""
+_CLAIMS_AT_A_TIME = 1000
 _VERBS = frozenset({"scontrol", "sacctmgr"})
 """Commands whose next word says what they do."""
 _WORD = re.compile(r"[a-z]+")
@@ -160,15 +162,18 @@ class Counters:
 
     # Snapshots.
 
-    def add_snapshot(self, snapshot: Snapshot) -> None:
+    def add_snapshot(self, snapshot: Snapshot, precedence: DecisionPrecedence = UNDISTURBED) -> None:
         """Counts what has changed since the last snapshot: costs, and faults of nodes. The first counts nothing."""
+        precedence.wait()
         claims = all_claims(snapshot)
         # A counter that begins with its first event has no increase that Prometheus could see.
         for place in {_type_and_zone(claim.offer) for claim in claims}:
             self._add("burstd_interruptions_total", 0, *place)
         for labels in {(claim.pool, claim.offer.currency) for claim in claims}:
             self._add("burstd_idle_cost_total", 0, *labels)
-        self._add_costs((*claims, *(ended.claim for ended in snapshot.ended_claims)), snapshot.now)
+        with_cost = (*claims, *(ended.claim for ended in snapshot.ended_claims))
+        self._add_costs(precedence.slices(with_cost, _CLAIMS_AT_A_TIME), snapshot.now)
+        precedence.wait()
         self._add_idle_costs(snapshot)
         self._add_unhealthy(snapshot)
         self._read_at = snapshot.now

@@ -14,6 +14,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.snapshot import Snapshot
 from burstd.metrics.families import FAMILIES, Values, bounded
 from burstd.metrics.figures import snapshot_figures
+from burstd.runtime.precedence import UNDISTURBED, DecisionPrecedence
 
 _AGE = "burstd_snapshot_age_seconds"
 
@@ -35,25 +36,32 @@ class Exposition:
         return self.compressed + gzip.compress(tail, 1) if compress else self.plain + tail
 
 
-def render(counters: CollectorRegistry, latest: tuple[Snapshot, Plan] | None, version: str) -> Exposition:
+def render(
+    counters: CollectorRegistry,
+    latest: tuple[Snapshot, Plan] | None,
+    version: str,
+    precedence: DecisionPrecedence = UNDISTURBED,
+) -> Exposition:
     """The text as of now."""
-    text = generate_latest(counters) + generate_latest(_Gauges(latest, version))
+    text = generate_latest(counters) + generate_latest(_Gauges(latest, version, precedence))
     return Exposition(text, gzip.compress(text, 5), latest[0].now if latest is not None else None)
 
 
 class _Gauges(Collector):
     """What a snapshot and its plan say."""
 
-    def __init__(self, latest: tuple[Snapshot, Plan] | None, version: str) -> None:
+    def __init__(self, latest: tuple[Snapshot, Plan] | None, version: str, precedence: DecisionPrecedence) -> None:
         self._latest = latest
         self._version = version
+        self._precedence = precedence
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Each gauge."""
         yield _family("burstd_info", {(self._version,): 1.0}, max)
         yield _family("burstd_leader", {(): 1.0}, max)
         if self._latest is not None:
-            for name, values, combine in snapshot_figures(*self._latest):
+            for name, values, combine in snapshot_figures(*self._latest, self._precedence):
+                self._precedence.wait()
                 yield _family(name, values, combine)
 
 

@@ -1,9 +1,9 @@
-"""The gauges: what the last snapshot and plan say, as numbers. Pure."""
+"""The gauges: what the last snapshot and plan say, as numbers."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from burstd.api.routers.status import open_breakers
 from burstd.domain.billing.costs import BudgetLine
@@ -17,6 +17,7 @@ from burstd.metrics.families import OTHER, Labels, Values
 from burstd.planner.demand.pending_reasons import PENDING_REASONS, pending_reason
 from burstd.planner.demand.request import PoolFit, RequestIndex
 from burstd.planner.placement.equivalence_class import pool_fit
+from burstd.runtime.precedence import UNDISTURBED, DecisionPrecedence
 
 STARTING = frozenset({S.PLANNED, S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY})
 """States of claims that are to become nodes."""
@@ -30,7 +31,12 @@ Join = Callable[[float, float], float]
 """How values are joined whose labels become the same."""
 
 
-def snapshot_figures(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, Values, Join]]:
+_JOBS_AT_A_TIME = 500
+
+
+def snapshot_figures(
+    snapshot: Snapshot, plan: Plan, precedence: DecisionPrecedence = UNDISTURBED
+) -> Iterator[tuple[str, Values, Join]]:
     """Each gauge with its values by labels."""
     claims = all_claims(snapshot)
     jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
@@ -43,7 +49,7 @@ def snapshot_figures(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, Valu
     yield "burstd_starting_oldest_seconds", _oldest_start(snapshot), _highest
     breakers = {_breaker_labels(breaker.key): 1.0 for breaker in open_breakers(snapshot)}
     yield "burstd_breaker_open", breakers, _highest
-    pending, oldest = _pending(snapshot, jobs)
+    pending, oldest = _pending(snapshot, precedence.slices(jobs, _JOBS_AT_A_TIME))
     yield "burstd_pending_jobs", pending, _add
     yield "burstd_pending_oldest_seconds", oldest, _highest
     yield "burstd_cost_per_hour", _cost_per_hour(snapshot, claims), _add
@@ -140,7 +146,7 @@ def reason_label(reason: str) -> str:
     return next((f"{family}*" for family in _FAMILIES_OF_REASONS if name.startswith(family)), OTHER)
 
 
-def _pending(snapshot: Snapshot, jobs: Sequence[Job]) -> tuple[Values, Values]:
+def _pending(snapshot: Snapshot, jobs: Iterable[Job]) -> tuple[Values, Values]:
     """Jobs by pool and reason, and by pool the longest wait of those that more nodes may start."""
     pool_of_job = _PoolOfJob(snapshot.pools)
     count: Counter[Labels] = Counter()

@@ -18,6 +18,7 @@ from burstd.metrics.counters import Counters
 from burstd.metrics.exposition import Exposition, render
 from burstd.metrics.server import MAX_CONNECTIONS, MetricsApp, listen, metrics_protocol
 from burstd.metrics.targets import TargetsFile
+from burstd.runtime.precedence import DecisionPrecedence
 from burstd.settings.metrics import MetricsSettings
 
 REST_S = 1.0
@@ -28,6 +29,8 @@ MAX_REST_S = 3.0
 """... but not longer: Prometheus is to know of a node within five seconds."""
 NEXT_LOOP_S = 1.0
 """For the end of a loop that may be under way after the rest: rendering begins in the pause between two."""
+MAX_WAIT_S = 1.0
+"""For so long, all told, the work after a loop waits for decisions of the next."""
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +45,12 @@ class MetricsService:
         reader: StoreReader,
         clock: Clock,
         latest: Callable[[], tuple[Snapshot, Plan] | None],
+        between_decisions: threading.Event,
         version: str,
     ) -> None:
         """``settings``: those in force; of where to listen and to write, those of now count."""
         self._settings, self._counters, self._reader, self._clock = settings, counters, reader, clock
-        self._latest, self._version = latest, version
+        self._latest, self._between_decisions, self._version = latest, between_decisions, version
         self._started = clock.now()
         self._exposition = Exposition()
         self._seen: Snapshot | None = None
@@ -72,7 +76,7 @@ class MetricsService:
         if self._server is None and self._targets is None:
             return
         self._counters.read_record(self._reader)
-        self._render()
+        self._render(DecisionPrecedence(self._between_decisions, MAX_WAIT_S))
         if self._server is not None:
             self._server.start()
         self._thread.start()
@@ -121,17 +125,18 @@ class MetricsService:
 
     def update(self) -> None:
         """Takes the last loop's snapshot and what is on record. Raises StoreError."""
-        latest = self._latest()
+        latest, precedence = self._latest(), DecisionPrecedence(self._between_decisions, MAX_WAIT_S)
         if latest is not None and latest[0] is not self._seen:
             self._seen = latest[0]
             if self._targets is not None:
                 nodes = (*latest[0].claims, *latest[0].quarantined_claims)
-                self._targets.update(nodes, self._settings().exporter_ports)
-            self._counters.add_snapshot(latest[0])
+                self._targets.update(nodes, self._settings().exporter_ports, precedence)
+            self._counters.add_snapshot(latest[0], precedence)
+        precedence.wait()
         try:
             self._counters.read_record(self._reader)
         finally:
-            self._render()
+            self._render(precedence)
 
-    def _render(self) -> None:
-        self._exposition = render(self._counters.registry, self._latest(), self._version)
+    def _render(self, precedence: DecisionPrecedence) -> None:
+        self._exposition = render(self._counters.registry, self._latest(), self._version, precedence)

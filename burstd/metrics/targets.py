@@ -12,16 +12,18 @@ from pathlib import Path
 
 from burstd.domain.claim import Claim, ClaimState
 from burstd.metrics.families import label_value
+from burstd.runtime.precedence import UNDISTURBED, DecisionPrecedence
 
 RUNNING = frozenset({ClaimState.IN_SERVICE, ClaimState.DRAINING})
 """States of claims whose node is open, or closes and may have jobs still."""
+_NODES_AT_A_TIME = 250
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def targets_text(claims: Iterable[Claim], ports: Sequence[int]) -> str:
+def targets_text(claims: Iterable[Claim], ports: Sequence[int], precedence: DecisionPrecedence = UNDISTURBED) -> str:
     """The file: each node that runs with an address for each port; the price is of an hour, in the offer's currency."""
     lines = []
-    for claim in sorted(claims, key=lambda c: c.slot):
+    for claim in precedence.slices(sorted(claims, key=lambda c: c.slot), _NODES_AT_A_TIME):
         if claim.state in RUNNING and claim.address:
             host = f"[{claim.address}]" if ":" in claim.address else claim.address
             offer = claim.offer
@@ -48,7 +50,9 @@ class TargetsFile:
         self.alarm = ""
         """Why the file is not as it should be; empty: it is."""
 
-    def update(self, claims: Sequence[Claim], ports: Sequence[int]) -> None:
+    def update(
+        self, claims: Sequence[Claim], ports: Sequence[int], precedence: DecisionPrecedence = UNDISTURBED
+    ) -> None:
         """Brings the file up to date. Where it cannot be written ``alarm`` says why, and the next call tries again."""
         nodes = ports, [(c.id, c.slot, c.pool, c.address) for c in claims if c.state in RUNNING]
         if nodes == self._written:
@@ -59,7 +63,7 @@ class TargetsFile:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 # Whatever the umask: Prometheus is another user.
                 os.fchmod(descriptor, 0o644)
-                file.write(targets_text(claims, ports))
+                file.write(targets_text(claims, ports, precedence))
             unfinished.replace(self._path)
         except OSError as error:
             self.alarm = (

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from threading import Event
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -24,6 +22,7 @@ from burstd.api.backend import Backend
 from burstd.api.dependencies import BackendDep, CallerDep
 from burstd.api.routers.status import STALE_S
 from burstd.domain.snapshot import Unavailable
+from burstd.runtime.precedence import DecisionPrecedence
 from burstd.web.filters import PAGE_FILTERS
 from burstd.web.node_list import NodeEntry, NodeListCache
 from burstd.web.static_files import static_file
@@ -56,32 +55,6 @@ _PARTS_AT_A_TIME = 50
 _RETRY_S = 5
 """After this time a browser asks again for a page that could not be had."""
 _TITLES = {403: "Not allowed", 404: "Not found", 409: "Refused", 422: "Not understood", 503: "Not now"}
-
-
-class DecisionPrecedence:
-    """Lets decisions have the processor: one that is being made goes before a page, for MAX_WAIT_S at most.
-
-    Python runs one thread at a time, and a page costs as much as a part of a decision.
-    """
-
-    def __init__(self, between_decisions: Event) -> None:
-        self._between_decisions = between_decisions
-        self._left_s = MAX_WAIT_S
-
-    def wait(self) -> None:
-        """Returns at once where no decision is being made."""
-        if self._left_s <= 0 or self._between_decisions.is_set():
-            return
-        begun = time.monotonic()
-        self._between_decisions.wait(self._left_s)
-        self._left_s -= time.monotonic() - begun
-
-
-def _yielding(parts: Iterator[str], precedence: DecisionPrecedence | None) -> Iterator[str]:
-    for number, part in enumerate(parts):
-        if precedence is not None and number % _PARTS_AT_A_TIME == 0:
-            precedence.wait()
-        yield part
 
 
 class PageRenderer:
@@ -131,7 +104,9 @@ class PageRenderer:
             here=prefix + path + (f"?{query}" if query else ""),
             **context,
         )
-        return HTMLResponse("".join(_yielding(parts, precedence)), status)
+        return HTMLResponse(
+            "".join(parts if precedence is None else precedence.slices(parts, _PARTS_AT_A_TIME)), status
+        )
 
     def error_page(self, request: Request, status: int, sentence: str) -> HTMLResponse:
         """A refusal or failure as a page; one that passes by itself is asked for again by the browser."""
@@ -246,7 +221,7 @@ def _page(request: Request, caller: CallerDep, backend: BackendDep) -> Page:
     tag = _tag(request, caller, backend)
     if request.method == "GET" and request.headers.get("if-none-match") == tag:
         raise PageUnchanged(tag)
-    precedence = DecisionPrecedence(backend.between_decisions)
+    precedence = DecisionPrecedence(backend.between_decisions, MAX_WAIT_S)
     precedence.wait()
     return Page(request, caller, backend, tag, precedence)
 

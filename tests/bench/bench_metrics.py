@@ -118,9 +118,10 @@ def scraping(address: str) -> Iterator[tuple[Callable[[int], None], Callable[[],
 
 @contextmanager
 def rendering(service: MetricsService) -> Iterator[None]:
-    """The whole work of the metrics' thread in another thread."""
+    """The whole work of the metrics' thread in another thread, which has begun."""
     thread = threading.Thread(target=service.update)
     thread.start()
+    time.sleep(0.015)
     yield
     thread.join()
 
@@ -140,17 +141,23 @@ def measure(rounds: int, folder: Path) -> None:
         address = f"127.0.0.1:{found.getsockname()[1]}"
     snapshot, tuning, clock = world(), Tuning(), SteadyClock()
     latest: list[tuple[Snapshot, Plan]] = []
+    between_decisions = threading.Event()
     settings = MetricsSettings(listen=address, file_sd=folder / "nodes.json")
     took: dict[str, list[float]] = {"none": [], "rendered": [], "scraped": []}
     with Store.open(folder / "burstd.db", clock) as store, store.reader() as reader:
         counters = Counters()
-        service = MetricsService(lambda: settings, counters, reader, clock, lambda: latest[0] if latest else None, "1")
+        service = MetricsService(
+            lambda: settings, counters, reader, clock, lambda: latest[0] if latest else None, between_decisions, "1"
+        )
 
         def loop() -> float:
-            begun = time.perf_counter()
             seen = replace(snapshot, now=NOW + time.monotonic() % 1000)
+            between_decisions.clear()
+            begun = time.perf_counter()
             latest[:] = [(seen, with_projects(decide(seen, (), tuning)))]
-            return 1000 * (time.perf_counter() - begun)
+            took_ms = 1000 * (time.perf_counter() - begun)
+            between_decisions.set()
+            return took_ms
 
         service.start()
         with scraping(address) as (begin, answers):

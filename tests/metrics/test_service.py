@@ -26,6 +26,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.snapshot import Snapshot
 from burstd.metrics import server, service
 from burstd.metrics.counters import Counters
+from burstd.metrics.families import FAMILIES
 from burstd.metrics.server import MetricsAddressUnusable, listen
 from burstd.metrics.service import MetricsService
 from burstd.metrics.targets import TargetsFile, targets_text
@@ -55,8 +56,16 @@ class Running:
         self.settings = settings
         self.latest: tuple[Snapshot, Plan] | None = None
         self.clock = FixedClock(NOW)
+        self.between_decisions = threading.Event()
+        self.between_decisions.set()
         self.service = MetricsService(
-            lambda: self.settings, Counters(), store.reader(), self.clock, lambda: self.latest, "1.0"
+            lambda: self.settings,
+            Counters(),
+            store.reader(),
+            self.clock,
+            lambda: self.latest,
+            self.between_decisions,
+            "1.0",
         )
 
     def loop(self, snapshot: Snapshot) -> None:
@@ -106,6 +115,28 @@ def test_a_scrape(running: Running) -> None:
     assert running.get(method="POST")[0] == 405
     status, text, headers = running.get(method="HEAD")
     assert (status, text, int(headers["content-length"]) > 1000) == (200, b"", True)
+
+
+def test_a_decision_goes_before_the_rendering_for_a_moment(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deciding(threading.Event):
+        """Decisions that begin as often as somebody looks, and end as soon as somebody waits."""
+
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            self.waits += 1
+            return True
+
+    running.service._between_decisions = deciding = Deciding()
+    running.loop(SNAPSHOT)
+    wait(lambda: b"burstd_claims" in running.get()[1])
+    assert deciding.waits > len(FAMILIES) / 2, "between two families, too"
+    monkeypatch.setattr(service, "MAX_WAIT_S", 0.05)
+    running.service._between_decisions = threading.Event()
+    running.loop(replace(SNAPSHOT, now=NOW + 1))
+    running.clock.time = NOW + 1
+    wait(lambda: b"\nburstd_snapshot_age_seconds 0.000\n" in running.get()[1])
 
 
 def test_a_hundred_scrapes_at_once(running: Running) -> None:
