@@ -29,6 +29,8 @@ MAX_REST_S = 3.0
 """... but not longer: Prometheus is to know of a node within five seconds."""
 NEXT_LOOP_S = 1.0
 """For the end of a loop that may be under way after the rest: rendering begins in the pause between two."""
+ZEROS_S = 120.0
+"""So long after the start the record is counted though nobody has scraped."""
 MAX_WAIT_S = 1.0
 """For so long, all told, the work after a loop waits for decisions of the next."""
 
@@ -53,6 +55,8 @@ class MetricsService:
         self._latest, self._between_decisions, self._version = latest, between_decisions, version
         self._started = clock.now()
         self._exposition = Exposition()
+        self._scraped = False
+        """Whether a scrape has had what a snapshot brings about: series of which nothing is counted yet."""
         self._seen: Snapshot | None = None
         self._due = threading.Event()
         self._ending = threading.Event()
@@ -100,6 +104,7 @@ class MetricsService:
         return tuple(filter(None, (self._fault, *(part.alarm for part in (self._server, self._targets) if part))))
 
     def _body(self, compress: bool) -> bytes:
+        self._scraped = self._scraped or self._exposition.seen_at is not None
         return self._exposition.body(self._clock.now(), self._started, compress=compress)
 
     def _run(self) -> None:
@@ -134,7 +139,9 @@ class MetricsService:
             self._counters.add_snapshot(latest[0], precedence)
         precedence.wait()
         try:
-            self._counters.read_record(self._reader)
+            # Prometheus sees no increase of a counter that begins as 1, or that is 1 before and after a restart.
+            if self._scraped or self._clock.now() - self._started >= ZEROS_S:
+                self._counters.read_record(self._reader)
         finally:
             self._render(precedence)
 

@@ -30,6 +30,7 @@ from burstd.metrics.families import FAMILIES
 from burstd.metrics.server import MetricsAddressUnusable, listen
 from burstd.metrics.service import MetricsService
 from burstd.metrics.targets import TargetsFile, targets_text
+from burstd.planner.lifecycle.orphans import NO_CLAIM
 from burstd.settings import SettingsError, parse_settings
 from burstd.settings.metrics import MetricsSettings
 from tests.api.world import CLAIMS, NOW, SNAPSHOT, FixedClock
@@ -137,6 +138,27 @@ def test_a_decision_goes_before_the_rendering_for_a_moment(running: Running, mon
     running.loop(replace(SNAPSHOT, now=NOW + 1))
     running.clock.time = NOW + 1
     wait(lambda: b"\nburstd_snapshot_age_seconds 0.000\n" in running.get()[1])
+
+
+def test_what_is_found_right_after_a_restart_is_counted_once_zeros_were_scraped(running: Running, store: Store) -> None:
+    store.log_event("orphan:i-1", new="removed", reason=f"i-1: {NO_CLAIM}", cause="reconciler")
+    running.service.update()
+    assert b"\nburstd_leaks_total 0.0\n" in running.get()[1]
+    running.service.update()
+    assert b"\nburstd_leaks_total 0.0\n" in running.get()[1], "no snapshot was there to scrape"
+    running.latest = SNAPSHOT, Plan()
+    running.service.update()
+    running.service.update()
+    assert b"\nburstd_leaks_total 0.0\n" in running.get()[1]
+    running.service.update()
+    assert b"\nburstd_leaks_total 1.0\n" in running.get()[1]
+
+
+def test_without_scrapes_the_record_is_counted_after_a_while(running: Running, store: Store) -> None:
+    store.log_event("orphan:i-1", new="removed", reason=f"i-1: {NO_CLAIM}", cause="reconciler")
+    running.clock.time += service.ZEROS_S
+    running.service.update()
+    assert b"\nburstd_leaks_total 1.0\n" in running.get()[1]
 
 
 def test_a_hundred_scrapes_at_once(running: Running) -> None:
@@ -303,10 +325,13 @@ def test_a_fault_is_an_alarm_until_it_is_over(running: Running, monkeypatch: pyt
     def fail(_reader: object) -> None:
         raise StoreUnavailable("the database is gone")
 
-    monkeypatch.setattr(counters, "read_record", fail)
     running.loop(SNAPSHOT)
+    wait(lambda: b"burstd_claims" in running.get()[1])
+    monkeypatch.setattr(counters, "read_record", fail)
+    running.clock.time = NOW + 5
+    running.loop(replace(SNAPSHOT, now=NOW + 5))
     wait(lambda: running.service.alarms() == ("the record cannot be read for the metrics: the database is gone",))
-    assert b"burstd_claims" in running.get()[1], "the snapshot is shown all the same"
+    assert b"snapshot_age_seconds 0.000\n" in running.get()[1], "the snapshot is shown all the same"
     monkeypatch.setattr(counters, "read_record", lambda _: 1 / 0)
     running.loop(SNAPSHOT)
     wait(lambda: any("ZeroDivisionError" in alarm for alarm in running.service.alarms()))
