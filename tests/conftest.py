@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy import Connection
 
 from burstd.db import database, migrate
+from tests.lab.marks import LONG, names_long_mark
 
 # Collecting half a million objects that all stay, again and again, takes half of the time of the start.
 gc.disable()
@@ -29,7 +30,7 @@ settings.load_profile("shared")
 # By default it draws every local variable of a traceback, which takes seconds of processor time.
 structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
 
-_LEFT_OUT = ("boxes", "clouds", "crash", "slow", "slurm")
+_LEFT_OUT = (*LONG, "slow")
 _WHOLE_FILE = re.compile(rf"^pytestmark = (?:\[[^]]*|.*)mark\.(?:{'|'.join(_LEFT_OUT)})\b", re.MULTILINE)
 
 
@@ -55,6 +56,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    files = {item.path for item in items if any(item.get_closest_marker(mark) for mark in LONG)}
+    if unnamed := sorted(str(file) for file in files if not names_long_mark(file)):
+        raise pytest.UsageError(f"make test leaves these files out, which name no mark: {' '.join(unnamed)}")
     if config.getoption("quick"):
         out = {item for item in items if any(item.get_closest_marker(mark) for mark in _LEFT_OUT)}
         config.hook.pytest_deselected(items=list(out))

@@ -19,12 +19,18 @@ import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
+from tests.lab.marks import LONG, names_long_mark
 from tests.lab.programs import PROJECT
 
-_LONG = "crash or boxes or slurm or clouds"
+_LONG = " or ".join(LONG)
+_FILES = [str(file) for file in sorted((PROJECT / "tests").rglob("test_*.py")) if names_long_mark(file)]
+"""Files with tests that take long: each of four processes would import all the others for nothing."""
 _STAGES = (
     (f"not ({_LONG})", "-n", "2"),
-    (_LONG, "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "tests.lab.suite", "--durations=15"),
+    (
+        *(_LONG, "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"),
+        *("-p", "tests.lab.suite", "--durations=15", *_FILES),
+    ),
 )
 _TOGETHER = (
     ("tests/contract/test_openstack_faults.py", "tests/contract/test_openstack_provider.py"),
