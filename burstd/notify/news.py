@@ -9,13 +9,25 @@ from decimal import Decimal
 
 from burstd.db import LoggedEvent
 from burstd.domain.billing.costs import BudgetLine, month_of
+from burstd.domain.idle_gpus import IdleAct
 from burstd.domain.notification import Notification, NotificationKind
+from burstd.domain.slurm.comment import IDLE_ALLOWED
 from burstd.domain.staging import StageState
+from burstd.reconciler.machines import idle_gpus
 
 LEVELS = ((Decimal(1), "spent"), (Decimal("0.95"), "95"), (Decimal("0.8"), "80"))
 """Parts of a budget that are told of, the largest first."""
 INTERRUPTED, HELD, IMPOSSIBLE = "interrupted", "held", "impossible"
-JOB_EVENTS: Mapping[str, str] = {INTERRUPTED: "spot", HELD: "output", IMPOSSIBLE: "cannot_start"}
+_IDLE_GPUS: Mapping[str, str] = {
+    idle_gpus.WARNED: "job {job} does not use its GPUs",
+    idle_gpus.EVENTS[IdleAct.SHORTEN]: "the time limit of job {job} is shortened",
+    idle_gpus.EVENTS[IdleAct.REQUEUE]: "job {job} is requeued",
+    idle_gpus.EVENTS[IdleAct.CANCEL]: "job {job} is cancelled",
+    idle_gpus.REFUSED: "job {job} goes on as it was",
+}
+JOB_EVENTS: Mapping[str, str] = {
+    INTERRUPTED: "spot", HELD: "output", IMPOSSIBLE: "cannot_start", **dict.fromkeys(_IDLE_GPUS, "idle_gpus"),
+}  # fmt: skip
 """Words of the log, and what users are told of by the setting ``jobs``."""
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 _OUTPUT_STATES = (StageState.COLLECTING, StageState.DELIVERING)
@@ -114,14 +126,17 @@ def job_notification(event: LoggedEvent, job: str, user: str) -> Notification:
         "spot": f"the machine of job {job} is taken back",
         "output": f"the output of job {job} could not be delivered",
         "cannot_start": f"job {job} cannot start",
+        "idle_gpus": _IDLE_GPUS.get(event.new, "").format(job=job),
     }[told]
     remedy = {
         "spot": "Slurm starts the job again unless it may not be requeued",
         "output": "the output is kept; see burstctl stage status",
         "cannot_start": f"see burstctl explain {job}",
+        "idle_gpus": f"see burstctl job show {job}; the comment 'burst: {IDLE_ALLOWED}' exempts a job",
     }[told]
-    # Once for each run that is interrupted, once a day for output that is held again and again, else once.
-    number = {"spot": event.data.get("run", 0), "output": int(event.time // 86400)}.get(told, 0)
+    # Once for each run that is interrupted and each event of idle GPUs, once a day for output that is held again and
+    # again, else once.
+    number = {"spot": event.data.get("run", 0), "output": int(event.time // 86400), "idle_gpus": event.seq}.get(told, 0)
     return Notification(
         f"job/{job}/{told}/{number}",
         NotificationKind.JOB, told, event.time, title, f"{event.reason}; {remedy}", user, {"job": job},

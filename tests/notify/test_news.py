@@ -82,6 +82,24 @@ def test_jobs_of_events(subject: str, old: str, new: str, job: str) -> None:
     assert job_of_event(LoggedEvent(1, 5.0, subject, old, new, "why", "", {})) == job
 
 
+@pytest.mark.parametrize(
+    ("new", "title"),
+    [
+        ("idle gpus", "job 12 does not use its GPUs"),
+        ("idle gpus: time limit shortened", "the time limit of job 12 is shortened"),
+        ("idle gpus: requeued", "job 12 is requeued"),
+        ("idle gpus: cancelled", "job 12 is cancelled"),
+        ("idle gpus refused", "job 12 goes on as it was"),
+    ],
+)
+def test_each_event_of_idle_gpus_is_told(new: str, title: str) -> None:
+    event = LoggedEvent(7, 5.0, "job:12", "", new, "its GPU has been idle for 30 min", "idle_gpus", {"run": 0})
+    assert job_of_event(event) == "12"
+    found = job_notification(event, "12", "ada")
+    assert (found.id, found.event, found.title) == ("job/12/idle_gpus/7", "idle_gpus", title)
+    assert found.text.startswith("its GPU has been idle for 30 min; see burstctl job show 12; ")
+
+
 def test_titles_hold_nothing_of_users() -> None:
     event = LoggedEvent(7, 5.0, "job:12", "", "interrupted", "<b>\r\nmachine", "spot", {"run": 2})
     found = job_notification(event, "12", "ada")
