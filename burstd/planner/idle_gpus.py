@@ -177,8 +177,8 @@ def _act(job: Job, rule: IdleGpuRule, idle: IdleJob, now: float) -> tuple[IdleAc
     """What is to follow, or what keeps it from that: a sentence for its user."""
     if rule.act is IdleAct.NOTHING or not idle.all_idle or job.het_job_id:
         return IdleAct.NOTHING, ""
-    if rule.act is IdleAct.REQUEUE and not job.requeue:
-        return IdleAct.NOTHING, "the job is not requeued, as --no-requeue forbids it"
+    if rule.act is IdleAct.REQUEUE and not (job.requeue and job.batch):
+        return IdleAct.NOTHING, "the job may not be requeued (srun, salloc, --no-requeue)"
     end_s = now - job.start + rule.time_left_s
     if rule.act is IdleAct.SHORTEN and job.time_limit_s and job.time_limit_s < end_s + MIN_SHORTENED_S:
         return IdleAct.NOTHING, ""

@@ -320,7 +320,7 @@ def test_the_rule_of_its_partition_goes_before_that_of_all() -> None:
 
 
 CANCELLED = "the job is cancelled at 14:01 UTC if that goes on"
-NOT_REQUEUED = "the job is not requeued, as --no-requeue forbids it"
+NOT_REQUEUED = "the job may not be requeued (srun, salloc, --no-requeue)"
 TEXTS: Mapping[str, tuple[Job, tuple[NodeUse, ...], IdleGpuRule, str]] = {
     "nothing follows": (
         gpu_job(), (measured(IDLE),), IdleGpuRule(), "its GPU has been idle since 13:06 UTC at 2.40 EUR an hour",
@@ -348,6 +348,14 @@ TEXTS: Mapping[str, tuple[Job, tuple[NodeUse, ...], IdleGpuRule, str]] = {
     "not to be requeued": (
         gpu_job(requeue=False), (measured(IDLE),), replace(CANCEL, act=IdleAct.REQUEUE),
         "its GPU has been idle since 13:06 UTC at 2.40 EUR an hour; " + NOT_REQUEUED,
+    ),
+    "of salloc": (
+        gpu_job(batch=False), (measured(IDLE),), replace(CANCEL, act=IdleAct.REQUEUE),
+        "its GPU has been idle since 13:06 UTC at 2.40 EUR an hour; " + NOT_REQUEUED,
+    ),
+    "of salloc, to be cancelled": (
+        gpu_job(batch=False), (measured(IDLE),), CANCEL,
+        "its GPU has been idle since 13:06 UTC at 2.40 EUR an hour; " + CANCELLED,
     ),
     "a component of a het job": (
         gpu_job(het_job_id="1"), (measured(IDLE),), CANCEL,

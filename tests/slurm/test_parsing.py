@@ -38,7 +38,7 @@ def row(**fields: str) -> str:
         "tres-alloc": "cpu=1,mem=1000M,node=1,billing=1", "mem-per-tres": "N/A", "Sockets": "*",
         "OverSubscribe": "OK", "Exclusive": "", "ExcNodes": "", "TimeLimit": "UNLIMITED", "SubmitTime": "1700000000",
         "EligibleTime": "1700000001", "StartTime": "N/A", "EndTime": "N/A", "PreemptTime": "N/A",
-        "ReqNodes": "", "NodeList": "", "RestartCnt": "0", "Requeue": "1", "UserName": "ada",
+        "ReqNodes": "", "NodeList": "", "RestartCnt": "0", "Requeue": "1", "BatchFlag": "1", "UserName": "ada",
         "Account": "(null)", "QOS": "(null)",
         "Reason": "Priority", "Feature": "(null)", "Reservation": "(null)", "Licenses": "(null)",
         "Dependency": "(null)", "WorkDir": "/home/ada", "STDOUT": "slurm-%j.out", "Comment": "(null)", "Name": "wrap",
@@ -105,6 +105,8 @@ def row(**fields: str) -> str:
         ({"TimeLimit": "1-02:03:04", "RestartCnt": "2"}, {"time_limit_s": 93784.0, "restarts": 2}),
         ({}, {"requeue": True}),
         ({"Requeue": "0"}, {"requeue": False}),
+        ({}, {"batch": True}),
+        ({"BatchFlag": "0"}, {"batch": False}),
         ({"ExcNodes": "cl[3-4]", "ReqNodes": "cl1"}, {"excluded_nodes": ("cl3", "cl4"), "node_list": ("cl1",)}),
         # As after its node went down.
         ({"NodeList": "cl1", "RestartCnt": "1"}, {"node_list": ()}),

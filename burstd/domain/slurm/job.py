@@ -123,6 +123,8 @@ class Job:
     """Slurm's own, which an array task has beside its ``id``; empty: that is its number."""
     requeue: bool = True
     """Slurm may run it again where a node fails (``--no-requeue`` forbids it)."""
+    batch: bool = True
+    """False: of srun or salloc, which Slurm never requeues."""
     work_dir: str = ""
     output_dir: str = ""
     """Where its output is to lie, absolute; empty: below its working directory, nowhere, or that is not known."""

@@ -31,8 +31,8 @@ QUEUE_FIELDS = (
     "Partition", "NumNodes", "MaxNodes", "NumCPUs", "MinCPUs", "NumTasks", "NTPerNode", "MinMemory",
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "mem-per-tres", "Sockets",
     "OverSubscribe", "Exclusive", "ExcNodes", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime",
-    "PreemptTime", "ReqNodes", "NodeList", "RestartCnt", "Requeue", "UserName", "Account", "QOS", "Reason", "Feature",
-    "Reservation", "Licenses", "Dependency", "WorkDir", "STDOUT", "Comment", "Name",
+    "PreemptTime", "ReqNodes", "NodeList", "RestartCnt", "Requeue", "BatchFlag", "UserName", "Account", "QOS", "Reason",
+    "Feature", "Reservation", "Licenses", "Dependency", "WorkDir", "STDOUT", "Comment", "Name",
 )  # fmt: skip
 
 EXCLUDED_NODES_SINCE = (24, 5, 0)
@@ -208,6 +208,7 @@ def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], exclud
         restarts=parse_count(f["RestartCnt"]),
         number=f["JobID"],
         requeue=f["Requeue"] != "0",
+        batch=f["BatchFlag"] != "0",
         work_dir=f["WorkDir"],
         output_dir=_output_dir(f["STDOUT"], f["WorkDir"]),
     )
