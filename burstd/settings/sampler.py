@@ -19,7 +19,7 @@ class SamplerSettings(Section):
     collect_s: Annotated[float, Field(ge=30, le=3600)] = 180.0
     """A node with jobs is asked so often."""
     calls_per_minute: Annotated[int, Field(ge=1, le=6000)] = 240
-    """To all nodes together."""
+    """To all nodes together, without those for the last figures of jobs that have ended."""
     last_figures_s: Annotated[float, Field(ge=0, le=120)] = 20.0
     """So long a machine that is to end waits for the last figures of a job that has ended."""
     loading_mib_s: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] = 5.0

@@ -357,6 +357,49 @@ def test_all_calls_keep_to_a_rate(world: World) -> None:
     assert world.step(10.0)[0] == "gpu3999"
 
 
+def _wide_job(world: World, nodes: int) -> None:
+    """It has run, and ended a moment ago; the machine of its last node is to end."""
+    names = [f"gpu{n}" for n in range(nodes)]
+    world.claims, world.jobs = [claim(name) for name in names], [job(7, *names)]
+    for name in names:
+        world.figures[name] = {"7": replace(NODE, node=name, ended=True)}
+    world.step()
+    world.claims = [*world.claims[:-1], claim(names[-1], S.DRAINING)]
+    world.jobs = []
+
+
+def test_the_last_figures_of_a_wide_job_keep_to_a_number_at_once_and_to_no_rate(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_use, "MAX_OWED_AT_ONCE", 4)
+    world.poller.settings = SamplerSettings(calls_per_minute=1)
+    _wide_job(world, 18)
+    asked = [world.step(100.0)]
+    while world.poller.awaited():
+        assert world.due <= world.clock.time + job_use.OWED_S
+        asked.append(world.step(job_use.OWED_S))
+    assert asked[0][0] == "gpu17", "it is to end"
+    assert [len(some) for some in asked] == [4, 4, 4, 4, 2]
+    world.step()
+    (use,) = world.store.job_uses("7")
+    assert (len(use.nodes), use.cut, use.ended) == (18, False, START + 100)
+
+
+def test_no_machine_waits_longer_for_a_wide_job_whose_figures_come_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_use, "MAX_OWED_AT_ONCE", 2)
+    world.silent = {"gpu28"}
+    _wide_job(world, 30)
+    world.step(100.0)
+    held = [len(world.poller.awaited())]
+    while world.step(job_use.OWED_S):
+        held.append(len(world.poller.awaited()))
+    assert held.index(0) == world.settings.last_figures_s / job_use.OWED_S < len(held)
+    (use,) = world.store.job_uses("7")
+    assert (len(use.nodes), use.cut, use.ended) == (29, True, START + 100)
+
+
 def test_nodes_of_the_site_are_measured_where_it_wants_that(world: World) -> None:
     up, down = Node("cn1", "IDLE", address="cn1.site"), Node("cn2", "DOWN", address="cn2.site")
     world.nodes = {"cn1": up, "cn2": down, "gpu1": replace(up, name="gpu1"), "other1": replace(up, name="other1")}

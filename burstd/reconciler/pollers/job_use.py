@@ -1,16 +1,19 @@
 """Figures of jobs, fetched from the nodes while the jobs run and once more when they have ended.
 
 A node with jobs is asked every few minutes for all its jobs, a machine that is new at once, so that its sampler runs.
-A machine that is not to be measured any more is asked until it says that its sampler has ended.
-All calls together keep to a rate. A job that has left the queue has its last figures fetched before its machine may
-end, for a short time; a machine that is silent is not waited for, and its figures stay as they came last, marked as
-cut. All is on record with each answer, and the nodes keep what they have until it has come home: a restart of burstd
-loses nothing.
+A machine that is not to be measured any more is asked until it says that its sampler has ended. These calls keep to a
+rate. A job that has left the queue has its last figures fetched at once, first from machines that are to end. Such a
+machine is kept for them for a short time; those that are silent then are not waited for, and their figures stay as they
+came last, marked as cut. All is on record with each answer, and the nodes keep what they have until it has come home: a
+restart of burstd loses nothing.
+
+A step costs what has changed and what is due: rows of the queue that are the same are not looked at again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -29,9 +32,11 @@ from burstd.domain.errors import BurstdError
 from burstd.domain.job_use import GpuShare, JobUse, NodeUse
 from burstd.domain.plugins.shell import Shell
 from burstd.domain.slurm.job import RUNNING_STATES, Job, JobState
+from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import SHARD
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.node.job_use import MAX_FORGET, NodeFigures, SamplerConfig, fetch_figures
+from burstd.reconciler.pollers.figure_calls import FigureCalls, Rank
 from burstd.runtime.poller import RepeatedCall
 from burstd.runtime.workers import Workers
 from burstd.settings.sampler import SamplerSettings
@@ -41,12 +46,19 @@ log = structlog.get_logger(__name__)
 QUEUE_NAME = "figures"
 BURST_S = 15.0
 """Calls that the rate allows in so long may be begun at once: about the time from one loop to the next."""
+MAX_OWED_AT_ONCE = 32
+"""Calls for last figures, under way or in the lane: what its threads do in a few seconds."""
+OWED_S = 2.0
+"""So soon the next loop comes where more of them are due."""
 START_TOLERANCE_S = 60.0
 """So much earlier than its run, by Slurm, a node's figures of a job may begin."""
 END_TOLERANCE = 3.0
 """Figures whose last sample is so many intervals older than the job's end are cut."""
-_ON_NODES = RUNNING_STATES - {JobState.STAGE_OUT}
-_WITH_SLURMD = frozenset({S.READY, S.IN_SERVICE, S.DRAINING})
+_ON_NODES = tuple(RUNNING_STATES - {JobState.STAGE_OUT})
+"""Few, and most rows have another: without a set they are found sooner."""
+_OWED = (Rank.ENDING, Rank.OWING)
+_RATED = (Rank.CHANGE, Rank.ROUTINE)
+_WITH_SLURMD = (S.IN_SERVICE, S.READY, S.DRAINING)
 _FIRST_RETRY_S = 5.0
 _MAX_FAILURES = 10
 """In a row, after which a node that left ``own_nodes`` is given up: about a quarter of an hour."""
@@ -68,6 +80,8 @@ class MeasuredNode:
     """A way in, for any thread."""
     measured: bool = True
     """False: its sampler is to end."""
+    ending: bool = False
+    """The machine is to end as soon as it is idle and nothing is waited for."""
 
 
 class Summaries(Protocol):
@@ -97,22 +111,30 @@ class _JobRun:
     left: float = float("inf")
     """When the run was seen to have left the queue."""
     until: float = float("inf")
-    """So long last figures are waited for."""
-    completing_since: float | None = None
-    """Since when Slurm had it as COMPLETING, as it was last in the queue: its end by Slurm's record."""
+    """So long a machine is kept for its last figures; later only those are waited for that have not failed."""
 
 
 @dataclass(slots=True)
 class _Machine:
-    """A claim's, as far as its figures go."""
+    """A claim's, or a node of the site's own, as far as its figures go."""
 
+    node: MeasuredNode
+    origin: Claim | str
+    """What ``node`` was made of: its claim, or the address of one of the site's own."""
     call: RepeatedCall = field(default_factory=RepeatedCall)
     begun: float = float("-inf")
     """When it was last asked."""
     state: str = ""
     """Of its sampler, as it said last; empty: it never answered."""
+    runs: dict[_Run, _JobRun] = field(default_factory=dict)
+    """Those that it may have figures of."""
     forget: set[str] = field(default_factory=set)
-    """Numbers of jobs whose figures are on record for good."""
+    """Runs, as the node calls them, whose figures are on record for good."""
+
+    @property
+    def owes(self) -> bool:
+        """The last figures of a run."""
+        return any(self.node.name in run.awaited for run in self.runs.values())
 
 
 class JobUsePoller:
@@ -137,86 +159,182 @@ class JobUsePoller:
         self._store, self._workers, self._clock = store, workers, clock
         self._connect, self._summaries, self._connect_own = connect, summaries, connect_own
         self._runs: dict[_Run, _JobRun] = {}
+        self._ended: dict[_Run, _JobRun] = {}
+        """Those of them whose last figures are still to come."""
+        self._uses: dict[str, _JobRun] = {}
+        """By the id in the queue, those that run and have figures."""
+        self._shown: Mapping[str, JobUse] | None = None
+        """What ``uses`` says; None: figures have come since."""
         self._restored = False
         self._machines: dict[str, _Machine] = {}
+        self._by_name: dict[str, _Machine] = {}
+        """Those that are measured, by their node."""
         self._own: dict[str, str] = {}
         """Nodes of the site's own that are up, and their addresses, as Slurm showed them last."""
         self._left: dict[str, str] = {}
         """Such nodes that are not in ``own_nodes`` any more, and whose sampler is still to end."""
+        self._seen: tuple[object, ...] = ()
+        """The settings, claims and nodes of the last step."""
+        self._queue: Sequence[Job] | None = None
+        """Of the last step."""
+        self._rows: dict[int, Job] = {}
+        """The same by identity: a row that did not change is the same object."""
+        self._jobs: dict[_Run, Job] = {}
+        """Those of them that are on nodes."""
+        self._jobs_on: dict[str, dict[_Run, Job]] = {}
+        """The same by node."""
+        self._calls = FigureCalls()
+        self._owed_in_flight = 0
         self._allowance = float("inf")
-        """Calls that may be begun now."""
+        """Calls that may be begun now, without those for last figures."""
         self._counted = clock.now()
 
     def uses(self) -> Mapping[str, JobUse]:
         """By the id in the queue, what running jobs have used so far, without series."""
-        return {run.use.job: run.use for run in self._runs.values() if run.use.ended is None and run.use.nodes}
+        if self._shown is None:
+            self._shown = {job: run.use for job, run in self._uses.items()}
+        return self._shown
 
     def awaited(self) -> frozenset[str]:
         """Claims whose machine owes the last figures of a job, for ``last_figures_s`` after the job's end."""
         now = self._clock.now()
-        return frozenset(run.claims[n] for run in self._runs.values() if now < run.until for n in run.awaited)
+        return frozenset(run.claims[n] for run in self._ended.values() if now < run.until for n in run.awaited)
 
     def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
         """Begins what is due; returns when the next is, in burstd's time. Raises StoreError."""
         now = self._clock.now()
-        machines = {node.id: node for node in self._nodes(slurm, claims)}
-        for gone in self._machines.keys() - machines.keys():
-            del self._machines[gone]
-        for claim_id in machines:
-            self._machines.setdefault(claim_id, _Machine())
+        nodes = slurm.nodes if isinstance(slurm, SlurmView) and self.settings.own_nodes else None
+        seen = (self.settings, claims, nodes)
+        if len(self._seen) != len(seen) or any(a is not b for a, b in zip(self._seen, seen, strict=True)):
+            anew = not self._seen or self._seen[0] is not self.settings
+            self._seen = seen
+            self._meet(claims, nodes, anew=anew)
         if not self.settings.enabled:
-            self._runs.clear()
-            self._restored = False
+            self._forget_runs()
         elif isinstance(slurm, SlurmView):
-            self._follow(slurm, {node.name: node for node in machines.values() if node.measured}, now)
-        self._settle(machines, now)
-        return self._call_due(machines.values(), now)
+            self._follow(slurm.jobs, now)
+        self._settle(now)
+        return self._call_due(now)
 
-    def _nodes(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> Iterable[MeasuredNode]:
+    def _meet(self, claims: Sequence[Claim], nodes: Mapping[str, Node] | None, *, anew: bool) -> None:
+        """Takes in which machines there are; ``anew``: also those that have not changed, as after other settings."""
         enabled = self.settings.enabled
+        present: set[str] = set()
         for claim in claims:
             if claim.state in _WITH_SLURMD:
-                yield MeasuredNode(claim.id, claim.slot, claim.offer, partial(self._connect, claim), enabled)
+                present.add(claim.id)
+                if anew or self._differs(claim.id, claim):
+                    ending, connect = claim.state is S.DRAINING, partial(self._connect, claim)
+                    self._put(MeasuredNode(claim.id, claim.slot, claim.offer, connect, enabled, ending), claim)
         slots = {claim.slot for claim in claims}
         self._left |= {name: address for name, address in self._own.items() if not self._is_own(name)}
         self._left = {name: address for name, address in self._left.items() if not self._is_own(name)}
         self._own = {name: address for name, address in self._own.items() if self._is_own(name)}
-        if isinstance(slurm, SlurmView):
+        if nodes is not None:
             self._own = {
                 name: node.address
-                for name, node in slurm.nodes.items()
+                for name, node in nodes.items()
                 if node.responding and name not in slots and self._is_own(name)
             }
-        for nodes, measured in ((self._own, enabled), (self._left, False)):
-            for name, address in nodes.items():
-                connect = partial(self._connect_own, name, address, self.settings.known_hosts)
-                yield MeasuredNode(name, name, None, connect, measured)
+        for some, measured in ((self._own, enabled), (self._left, False)):
+            for name, address in some.items():
+                present.add(name)
+                if anew or self._differs(name, address):
+                    connect = partial(self._connect_own, name, address, self.settings.known_hosts)
+                    self._put(MeasuredNode(name, name, None, connect, measured), address)
+        for gone in self._machines.keys() - present:
+            self._remove(gone)
 
     def _is_own(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.settings.own_nodes)
 
-    def _follow(self, slurm: SlurmView, nodes: Mapping[str, MeasuredNode], now: float) -> None:
+    def _differs(self, machine_id: str, origin: Claim | str) -> bool:
+        machine = self._machines.get(machine_id)
+        return machine is None or (machine.origin is not origin and machine.origin != origin)
+
+    def _put(self, node: MeasuredNode, origin: Claim | str) -> None:
+        machine = self._machines.get(node.id)
+        before = machine.node if machine is not None else None
+        if machine is None:
+            machine = self._machines[node.id] = _Machine(node, origin)
+        machine.node, machine.origin = node, origin
+        if node.measured:
+            self._by_name[node.name] = machine
+            if before is None or not before.measured:
+                for key, job in self._jobs_on.get(node.name, {}).items():
+                    self._take_up(key, job)
+        elif self._by_name.get(node.name) is machine:
+            self._give_up(machine)
+        self._plan_call(machine)
+
+    def _remove(self, machine_id: str) -> None:
+        self._give_up(self._machines.pop(machine_id))
+        self._calls.drop(machine_id)
+
+    def _give_up(self, machine: _Machine) -> None:
+        """It is not measured any more: no last figures are waited for."""
+        if self._by_name.get(machine.node.name) is machine:
+            del self._by_name[machine.node.name]
+        for run in machine.runs.values():
+            run.awaited.discard(machine.node.name)
+
+    def _forget_runs(self) -> None:
+        for machine in self._machines.values():
+            machine.runs.clear()
+        for kept in (self._runs, self._ended, self._uses, self._rows, self._jobs, self._jobs_on):
+            kept.clear()
+        self._shown, self._queue, self._restored = None, None, False
+
+    def _follow(self, jobs: Sequence[Job], now: float) -> None:
         """Takes up runs that have begun, and asks for the last figures of those that are over."""
-        if not self._restored:
+        restored = not self._restored
+        if restored:
             self._restored = True
             for use in self._store.open_job_uses():
-                self._runs[_key(use)] = _JobRun(use, 0, 0, shared_gpus=False, claims={})
-        running: set[_Run] = set()
-        for job in slurm.jobs:
-            if job.state not in _ON_NODES or not job.start:
-                continue
-            here = {name: nodes[name].id for name in job.node_list if name in nodes}
+                known = self._runs[_key(use)] = _JobRun(use, 0, 0, shared_gpus=False, claims={})
+                self._uses[use.job], self._shown = known, None
+        if jobs is self._queue:
+            return
+        self._queue = jobs
+        rows = dict(zip(map(id, jobs), jobs, strict=True))
+        before, self._rows = self._rows, rows
+        for row in rows.keys() - before.keys():
+            job = rows[row]
+            if job.state in _ON_NODES and job.start:
+                self._see(_key(job), job)
+        for row in before.keys() - rows.keys():
+            job = before[row]
             key = _key(job)
-            if here or key in self._runs:
-                running.add(key)
-                self._take_up(key, job, here)
-                completing = job.state is JobState.COMPLETING and job.start <= job.end <= now
-                self._runs[key].completing_since = job.end if completing else None
-        for key, run in self._runs.items():
-            if run.use.ended is None and key not in running:
-                self._end(run, nodes, now)
+            if self._jobs.get(key) is job:
+                self._leave_nodes(key)
+                if (run := self._runs.get(key)) is not None:
+                    self._end(key, run, job, now)
+        if restored:
+            for key in self._runs.keys() - self._jobs.keys():
+                self._end(key, self._runs[key], None, now)
 
-    def _take_up(self, key: _Run, job: Job, here: Mapping[str, str]) -> None:
+    def _see(self, key: _Run, job: Job) -> None:
+        before = self._jobs.get(key)
+        if before is not None and before.node_list != job.node_list:
+            self._leave_nodes(key)
+        if key not in self._jobs:
+            for name in job.node_list:
+                self._jobs_on.setdefault(name, {})
+        for name in job.node_list:
+            self._jobs_on[name][key] = job
+        self._jobs[key] = job
+        if key in self._runs or any(name in self._by_name for name in job.node_list):
+            self._take_up(key, job)
+
+    def _leave_nodes(self, key: _Run) -> None:
+        for name in self._jobs.pop(key).node_list:
+            there = self._jobs_on[name]
+            del there[key]
+            if not there:
+                del self._jobs_on[name]
+
+    def _take_up(self, key: _Run, job: Job) -> None:
+        here = {name: self._by_name[name] for name in job.node_list if name in self._by_name}
         run = self._runs.get(key)
         if run is None or not run.claims:
             nodes = max(1, len(job.node_list))
@@ -228,28 +346,46 @@ class JobUsePoller:
                 started=job.start, run_start=job.run_start,
             )  # fmt: skip
             shared = any(gres.name in _SHARED for gres in (*job.gres_per_node, *job.gres_per_job))
-            self._runs[key] = _JobRun(known, cpus, memory, shared, dict(here))
-        elif here.keys() - run.claims.keys():
-            run.claims |= here
+            run = self._runs[key] = _JobRun(known, cpus, memory, shared, {})
+            if known.nodes:
+                self._uses[known.job], self._shown = run, None
+        for name, machine in here.items():
+            if run.claims.get(name) != machine.node.id:
+                run.claims[name] = machine.node.id
+                machine.runs[key] = run
+                self._plan_call(machine)
 
-    def _end(self, run: _JobRun, nodes: Mapping[str, MeasuredNode], now: float) -> None:
-        run.left = now
-        run.use = replace(run.use, ended=now if run.completing_since is None else run.completing_since)
+    def _end(self, key: _Run, run: _JobRun, job: Job | None, now: float) -> None:
+        """``job``: as it was last in the queue; None: it was never seen there."""
+        completing = job is not None and job.state is JobState.COMPLETING and job.start <= job.end <= now
+        run.use = replace(run.use, ended=job.end if job is not None and completing else now)
+        if self._uses.get(run.use.job) is run:
+            del self._uses[run.use.job]
+            self._shown = None
         # After a restart of burstd the claims of a run that has ended meanwhile are those of its nodes.
-        places = run.claims or {node.node: nodes[node.node].id for node in run.use.nodes if node.node in nodes}
-        run.claims = {name: id_ for name, id_ in places.items() if name in nodes and nodes[name].id == id_}
-        run.awaited = set(run.claims)
-        run.until = now + self.settings.last_figures_s
+        places = run.claims or {
+            node.node: self._by_name[node.node].node.id for node in run.use.nodes if node.node in self._by_name
+        }
+        here = {name: self._by_name[name] for name in places if name in self._by_name}
+        run.claims = {name: id_ for name, id_ in places.items() if name in here and here[name].node.id == id_}
+        run.left, run.until, run.awaited = now, now + self.settings.last_figures_s, set(run.claims)
+        self._ended[key] = run
+        for name in run.claims:
+            here[name].runs[key] = run
+            self._plan_call(here[name])
 
-    def _settle(self, machines: Mapping[str, MeasuredNode], now: float) -> None:
+    def _settle(self, now: float) -> None:
         """Writes runs down for good whose last figures have come, or are not waited for any more."""
-        for key, run in [*self._runs.items()]:
-            if run.use.ended is None:
-                continue
-            run.awaited = {node for node in run.awaited if run.claims[node] in machines}
-            if not run.awaited or now >= run.until:
+        for key, run in [*self._ended.items()]:
+            if now >= run.until:
+                run.awaited = {name for name in run.awaited if not self._machines[run.claims[name]].call.failures}
+            if not run.awaited:
                 self._finish(run)
-                del self._runs[key]
+                del self._runs[key], self._ended[key]
+                for claim_id in run.claims.values():
+                    if (machine := self._machines.get(claim_id)) is not None:
+                        machine.runs.pop(key, None)
+                        self._plan_call(machine)
 
     def _finish(self, run: _JobRun) -> None:
         use, seen = run.use, run.use.nodes
@@ -269,61 +405,66 @@ class JobUsePoller:
         if self.settings.jobstats and nodes and not use.cut:
             self._workers.submit(QUEUE_NAME, lambda: self._summaries.write(use), partial(_summary_written, use.job))
 
-    def _call_due(self, nodes: Iterable[MeasuredNode], now: float) -> float:
+    def _plan_call(self, machine: _Machine) -> None:
+        """Puts the next call there into its place; that of one in flight is put when it is answered."""
+        node, call = machine.node, machine.call
+        if call.in_flight or self._machines.get(node.id) is not machine:
+            return
+        # Of one that has not answered since burstd began nobody knows whether a sampler runs there.
+        if machine.state in ("", "ended") if node.measured else machine.state != "ended":
+            rank, due = Rank.CHANGE, call.due
+        else:
+            rank, due = Rank.ROUTINE, max(call.due, machine.begun + self.settings.collect_s)
+        if node.measured and machine.owes:
+            rank, due = Rank.ENDING if node.ending else Rank.OWING, call.due
+        if rank is Rank.ROUTINE and not (node.measured and machine.runs):
+            self._calls.drop(node.id)
+        else:
+            self._calls.put(node.id, rank, due)
+
+    def _call_due(self, now: float) -> float:
         """Begins calls; returns when the next is due that no loop would come by for.
 
-        First come machines that owe last figures, then new ones, then those with jobs that were asked longest ago.
+        Those for last figures keep to a number at once: machines wait for them. The others keep to a rate.
         """
-        owing = self.awaited()
-        with_jobs = {claim_id for run in self._runs.values() for claim_id in run.claims.values()}
-        due: list[tuple[float, MeasuredNode]] = []
-        wake = min((run.until for run in self._runs.values() if run.awaited), default=float("inf"))
-        for node in nodes:
-            machine = self._machines[node.id]
-            if not node.measured:
-                # Of one that has not answered since burstd began nobody knows whether a sampler runs there.
-                if machine.state != "ended" and not machine.call.is_busy(now):
-                    due.append((now, node))
-                continue
-            urgent = node.id in owing or machine.state in ("", "ended")
-            if machine.call.in_flight or not (urgent or node.id in with_jobs):
-                continue
-            if now < machine.call.due or (not urgent and now < machine.begun + self.settings.collect_s):
-                wake = min(wake, machine.call.due) if urgent else wake
-            else:
-                due.append((-2.0 if node.id in owing else -1.0 if urgent else machine.begun, node))
+        while self._owed_in_flight < MAX_OWED_AT_ONCE and (call := self._calls.pop(_OWED, now)) is not None:
+            self._ask(self._machines[call[0]], call[1], now)
         rate = self.settings.calls_per_minute / 60
         self._allowance = min(max(1.0, BURST_S * rate), self._allowance + (now - self._counted) * rate)
         self._counted = now
-        allowed = int(self._allowance)
-        for _, node in sorted(due, key=lambda one: one[0])[:allowed]:
+        while self._allowance >= 1 and (call := self._calls.pop(_RATED, now)) is not None:
             self._allowance -= 1
-            self._ask(node, now, urgent=node.id in owing)
-        return min(wake, now + BURST_S) if len(due) > allowed else wake
+            self._ask(self._machines[call[0]], call[1], now)
+        owed, changes, rated = (self._calls.next_due(ranks) for ranks in (_OWED, (Rank.CHANGE,), _RATED))
+        return min(
+            owed if owed > now else now + OWED_S,
+            changes if changes > now else float("inf"),
+            now + BURST_S if rated <= now else float("inf"),
+            min((run.until for run in self._ended.values() if run.until > now), default=float("inf")),
+        )
 
-    def _ask(self, node: MeasuredNode, now: float, *, urgent: bool) -> None:
-        settings, machine = self.settings, self._machines[node.id]
+    def _ask(self, machine: _Machine, rank: Rank, now: float) -> None:
+        settings, node = self.settings, machine.node
         config = SamplerConfig(settings.every_s, settings.idle_below_percent) if node.measured else None
         machine.call.in_flight, machine.begun = True, now
+        self._owed_in_flight += rank in _OWED
         forget = frozenset(islice(machine.forget, MAX_FORGET))
 
         def work() -> NodeFigures:
             with node.connect() as shell:
                 return fetch_figures(shell, node.name, config, forget=forget, now=self._clock.now())
 
-        done = partial(self._take, node, machine, now, forget)
-        # No loop is run for figures that nothing waits for.
-        self._workers.submit(QUEUE_NAME, work, done, quiet=lambda _: not urgent)
+        def done(found: NodeFigures | Exception) -> None:
+            self._owed_in_flight -= rank in _OWED
+            self._take(machine, now, forget, found)
+            self._plan_call(machine)
 
-    def _take(
-        self,
-        node: MeasuredNode,
-        machine: _Machine,
-        asked: float,
-        forgotten: frozenset[str],
-        found: NodeFigures | Exception,
-    ) -> None:
-        now = self._clock.now()
+        # No loop is run for figures that nothing waits for, nor for each node of a job that has many.
+        quiet = rank in _RATED or (rank is Rank.OWING and self._calls.next_due(_OWED) <= now)
+        self._workers.submit(QUEUE_NAME, work, done, quiet=lambda _: quiet)
+
+    def _take(self, machine: _Machine, asked: float, forgotten: frozenset[str], found: NodeFigures | Exception) -> None:
+        now, node = self._clock.now(), machine.node
         if isinstance(found, Exception):
             machine.call.fail(now, _FIRST_RETRY_S, self.settings.collect_s, spread=node.id)
             if not isinstance(found, BurstdError):
@@ -331,6 +472,7 @@ class JobUsePoller:
             log.info("figures of jobs could not be fetched", slot=node.name, error=str(found))
             if node.name in self._left and machine.call.failures >= _MAX_FAILURES:
                 del self._left[node.name]
+                self._remove(node.id)
                 log.warning("a node that left own_nodes may still have a sampler", slot=node.name, error=str(found))
             return
         if found.state != machine.state and found.state in ("no_python", "refused"):
@@ -339,10 +481,10 @@ class JobUsePoller:
             log.warning("figures of jobs are not what a sampler writes", slot=node.name, jobs=found.unreadable[:10])
         machine.call.succeed()
         machine.state = found.state
-        if not node.measured and found.state == "ended":
-            self._left.pop(node.name, None)
+        if not node.measured and found.state == "ended" and self._left.pop(node.name, None) is not None:
+            self._remove(node.id)
         machine.forget -= forgotten
-        runs = {key: run for key, run in self._runs.items() if run.claims.get(node.name) == node.id}
+        runs = {key: run for key, run in machine.runs.items() if self._runs.get(key) is run}
         latest: dict[_Run, NodeUse] = {}
         for name, use in sorted(found.runs.items(), key=lambda one: one[1].started):
             key = _run_of(runs, name.partition("-")[0], use)
@@ -353,21 +495,25 @@ class JobUsePoller:
             if asked >= run.left:
                 run.awaited.discard(node.name)
         if latest:
-            changed = [self._with_node(key, _checked(runs[key], use, node.offer)) for key, use in latest.items()]
+            changed = [self._with_node(runs[key], _checked(runs[key], use, node.offer)) for key, use in latest.items()]
             self._store.save_job_uses(changed)
 
-    def _with_node(self, key: _Run, node: NodeUse) -> JobUse:
+    def _with_node(self, run: _JobRun, node: NodeUse) -> JobUse:
         """Takes a node's figures in; returns the run with these alone, and their series.
 
         On record it ends only when all is there: until then a restart of burstd takes it up again.
         """
-        run = self._runs[key]
-        others = [one for one in run.use.nodes if one.node != node.node]
+        seen = run.use.nodes
+        place = bisect_left(seen, node.node, key=lambda one: one.node)
+        known = seen[place : place + 1]
+        known = known if known and known[0].node == node.node else ()
         loading = node.read_now_mib_s > self.settings.loading_mib_s
-        before = next((one.loading_at for one in run.use.nodes if one.node == node.node), 0.0)
+        before = known[0].loading_at if known else 0.0
         node = replace(node, loading_at=node.sampled_at if loading else before)
-        nodes = sorted([*others, node.without_series()], key=lambda one: one.node)
-        run.use = replace(run.use, nodes=tuple(nodes))
+        nodes = (*seen[:place], node.without_series(), *seen[place + len(known) :])
+        run.use = replace(run.use, nodes=nodes)
+        if run.use.ended is None:
+            self._uses[run.use.job], self._shown = run, None
         return replace(run.use, nodes=(node,), ended=None)
 
 
