@@ -18,7 +18,7 @@ class SamplerSettings(Section):
     idle_below_percent: Annotated[float, Field(gt=0, le=50)] = 2.0
     collect_s: Annotated[float, Field(ge=30, le=3600)] = 180.0
     """A node with jobs is asked so often."""
-    calls_per_minute: Annotated[int, Field(ge=1, le=6000)] = 240
+    calls_per_minute: Annotated[int, Field(ge=1, le=6000)] = 720
     """To all nodes together, without those for the last figures of jobs that have ended."""
     last_figures_s: Annotated[float, Field(ge=0, le=120)] = 20.0
     """So long a machine that is to end waits for the last figures of a job that has ended."""

@@ -222,7 +222,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
             ("every_s", "10", "5", 5.0),
             ("idle_below_percent", "2", "5", 5.0),
             ("collect_s", "180", "60", 60.0),
-            ("calls_per_minute", "240", "60", 60),
+            ("calls_per_minute", "720", "60", 60),
             ("last_figures_s", "20", "5", 5.0),
             ("loading_mib_s", "5", "50", 50.0),
             ("own_nodes", "[]", '["cn*"]', ("cn*",)),
