@@ -17,10 +17,12 @@ SOLO = Pool("solo", ("solo1",), ("burst",), Shape(2, 1000, (), frozenset({"solo"
 CLOSED = Pool("closed", ("closed1",), ("burst",), Shape(64, 100_000, (), frozenset({"closed"})))
 # Jobs of the other tests have no figures of GPUs: nobody warns or ends them.
 IDLE_GPUS = '[idle_gpus.burst]\nwarn_after_s = 4\nact = "cancel"\nact_after_s = 7\nstart_s = 0\n'
+NEWS = '[notify]\nalarms = false\nbudgets = false\nprogram = "/usr/local/bin/burstd-hook"\njobs = ["idle_gpus"]\n'
 SETTINGS = (
     QUICK
     + "[policies.limits]\nusers.bob.nodes = 0\n[sampler]\nevery_s = 1\nloading_mib_s = 1000\n"
     + IDLE_GPUS
+    + NEWS
     + prometheus.SETTINGS
 )
 

@@ -41,6 +41,8 @@ case "$*" in
 esac
 """
 IDLE_SMI = SMI.replace("70, 1234", "0, 1234")
+MESSAGES = "/var/log/slurm/messages"
+"""What burstd's hook got."""
 FOLDER = "/var/tmp"  # noqa: S108 - of a machine that ends with the job
 READ = """import glob, sys, zlib
 for file in glob.glob(f"/run/burstd/sampler/jobs/{sys.argv[1]}-*.use"):
@@ -91,9 +93,11 @@ def test_a_job_of_known_load(site: Site, figure: Callable[[str], None]) -> None:
 
 def test_a_job_that_does_not_use_its_gpu_is_warned_and_then_cancelled(site: Site) -> None:
     """Its CPU is in use. A restart of burstd fetches figures at once, where a test cannot wait for minutes."""
+    site.write("/usr/local/bin/burstd-hook", f"#!/bin/sh\ncat >>{MESSAGES}\n", 0o755)
     idle = site.submit(f"-p burst -c2 --mem=600 --gres=gpu:v100:1 -t9 -D {FOLDER}", LOAD)
     site.wait_job(idle, ["RUNNING"])
-    box = node_box(site, claims_of(site, idle)[-1]["slot"])
+    slot = claims_of(site, idle)[-1]["slot"]
+    box = node_box(site, slot)
     box.run(["tee", "/usr/local/bin/smi"], input=IDLE_SMI)
     box.run(["install", "/usr/local/bin/smi", "/usr/local/bin/nvidia-smi"])
 
@@ -112,6 +116,7 @@ def test_a_job_that_does_not_use_its_gpu_is_warned_and_then_cancelled(site: Site
     status = site.burstctl_json("status")["idle_gpus"]
     assert (status["jobs"], status["gpus"]) == (1, 1)
     assert status["cost_per_hour"]
+    assert "idle" in site.api(f"/v1/nodes/{slot}")["node"]["gpus"]
     assert "1 GPU of 1 job idle" in " ".join(site.burstctl("status").stdout.split())
     explained = site.burstctl("explain", idle, user="ada").stdout
     assert "its GPU has been idle since" in " ".join(explained.split())
@@ -125,3 +130,10 @@ def test_a_job_that_does_not_use_its_gpu_is_warned_and_then_cancelled(site: Site
         event["new"] for event in site.api("/v1/events?limit=10000")["events"] if event["subject"] == f"job:{idle}"
     ]
     assert [new for new in events if new.startswith("idle gpus")] == ["idle gpus", "idle gpus: cancelled"]
+
+    def news() -> list[tuple[str, str]]:
+        lines = site.cluster.head.run(["cat", MESSAGES], check=False).stdout.splitlines()
+        return [(told["user"], told["title"]) for told in map(json.loads, lines)]
+
+    titles = [f"job {idle} does not use its GPUs", f"job {idle} is cancelled"]
+    site.wait(lambda: news() == [("ada", title) for title in titles], 30, "the news")

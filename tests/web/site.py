@@ -9,6 +9,7 @@ from burstd.domain.claim import Cause, Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import Instance, InstanceState
 from burstd.domain.cloud.offer import Offer, OfferRule, Pool
+from burstd.domain.idle_gpus import IdleJob, IdleNode
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy, PolicyPlugin
 from burstd.domain.slurm.job import Job, JobState
@@ -113,7 +114,16 @@ def busy_site(nodes: int, jobs: int) -> tuple[Snapshot, Plan]:
         breakers=(CircuitBreaker("sandbox/local/c/l40s.large/on-demand", "capacity", 3, NOW + 240, "no l40s left"),),
     )
     snapshot = replace(snapshot, outlook=job_outlooks(snapshot))
-    return snapshot, Decider().decide(snapshot, site_policies(max(4, nodes * 5 // 8)), Tuning())
+    plan = Decider().decide(snapshot, site_policies(max(4, nodes * 5 // 8)), Tuning())
+    return snapshot, replace(plan, idle_gpus=tuple(map(_idle_job, [job for job in running if job.gres_per_node][:3])))
+
+
+def _idle_job(job: Job) -> IdleJob:
+    cost = Decimal("3.43")
+    return IdleJob(
+        job.id, 0, 1, 4, NOW - 1200, 1200.0, (("EUR", cost),), nodes=(IdleNode(job.node_list[0], 1, cost, "EUR"),),
+        text="idle since 14:53 UTC; the job is cancelled at 15:23 UTC if that goes on",
+    )  # fmt: skip
 
 
 def site_policies(most: int) -> tuple[Policy, ...]:
