@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from threading import Event
-from typing import TYPE_CHECKING
+from threading import Event, RLock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -24,13 +24,19 @@ from burstd.domain.snapshot import Snapshot
 from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.provider_checks import ProviderChecks
+from burstd.runtime.precedence import DecisionPrecedence
 
 if TYPE_CHECKING:
     from burstd.node.validator import SlurmNodeValidator
     from burstd.staging.controller.service import StagingService
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
+MAX_WAIT_S = 2.0
+"""For so long, in seconds, all told, an answer waits for decisions."""
+SLICE = 250
+"""Items of a long list that an answer works on before it looks again whether a decision is being made."""
 COMMAND_TIMEOUT_S = 20.0
 """How long a caller waits for the deciding thread, in seconds: longer than a loop with a slow slurmctld."""
 
@@ -85,10 +91,28 @@ class Backend:
     stage: StagingService | None = None
     """None: the settings have no staging."""
     _commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = field(default_factory=queue.SimpleQueue)
+    _shared: dict[Callable[..., Any], Any] = field(default_factory=dict)
+    _shared_of: tuple[Snapshot, Plan] | None = None
+    _sharing: RLock = field(default_factory=RLock)
 
     def now(self) -> float:
         """burstd's time, in seconds since 1970."""
         return self.clock.now()
+
+    def precedence(self) -> DecisionPrecedence:
+        """Of one answer."""
+        return DecisionPrecedence(self.between_decisions, MAX_WAIT_S)
+
+    def once_per_loop(self, loop: tuple[Snapshot, Plan], make: Callable[[Backend, tuple[Snapshot, Plan]], T]) -> T:
+        """What ``make`` makes of the last loop: worked out once, the same for every caller."""
+        with self._sharing:
+            if self._shared_of is not loop:
+                self._shared_of = loop
+                self._shared.clear()
+            if make not in self._shared:
+                self._shared[make] = make(self, loop)
+            made: T = self._shared[make]
+            return made
 
     def command(self, command: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:
         """Queues a command and waits for its result.

@@ -10,7 +10,6 @@ from burstd.web import static_files
 from burstd.web.forms import FormTokens
 from burstd.web.middleware import PageMiddleware
 from burstd.web.minute_cache import MinuteCache
-from burstd.web.node_list import NodeListCache
 from burstd.web.pages import acts, clouds, costs, history, jobs, nodes, now, policies, projects, queue
 from burstd.web.rendering import PageRenderer, PageUnchanged, unchanged_response
 
@@ -23,7 +22,6 @@ def install_pages(app: FastAPI) -> None:
     renderer = PageRenderer()
     app.state.page_renderer = renderer
     app.state.form_tokens = FormTokens()
-    app.state.node_list = NodeListCache()
     app.state.month_bills = MinuteCache[BillView]()
     app.state.histories = MinuteCache[HistoryView]()
     for module in (*PAGES, static_files):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from burstd.api.backend import Backend
-from burstd.api.dependencies import require_latest_loop
+from burstd.api.backend import SLICE, Backend
 from burstd.api.routers.nodes import ListedNode, listed_nodes
+from burstd.domain.plan import Plan
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.explain.gpu_map import GpuCell, gpu_cells, idle_gpu_texts
@@ -27,22 +26,11 @@ class NodeEntry:
     gpus: tuple[GpuCell, ...]
 
 
-class NodeListCache:
-    """Makes the list once for each snapshot."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._snapshot: Snapshot | None = None
-        self._entries: Sequence[NodeEntry] = ()
-
-    def entries(self, backend: Backend) -> Sequence[NodeEntry]:
-        """All nodes, pool by pool, then the site's own by name. Raises ApiError before the first loop."""
-        snapshot, plan = require_latest_loop(backend)
-        with self._lock:
-            if snapshot is not self._snapshot:
-                self._entries = tuple(_entries(snapshot, idle_gpu_texts(plan.idle_gpus), backend))
-                self._snapshot = snapshot
-            return self._entries
+def node_entries(backend: Backend, loop: tuple[Snapshot, Plan]) -> Sequence[NodeEntry]:
+    """All nodes, pool by pool, then the site's own by name."""
+    snapshot, plan = loop
+    entries = _entries(snapshot, idle_gpu_texts(plan.idle_gpus), backend)
+    return tuple(backend.precedence().slices(entries, SLICE))
 
 
 def _entries(snapshot: Snapshot, idle: Mapping[str, Sequence[str]], backend: Backend) -> Iterator[NodeEntry]:

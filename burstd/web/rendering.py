@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -17,14 +18,17 @@ from markupsafe import Markup
 
 from burstd.api.answers import text
 from burstd.api.answers.base import utc_time
+from burstd.api.answers.plan import BillView
 from burstd.api.auth import Caller
 from burstd.api.backend import Backend
-from burstd.api.dependencies import BackendDep, CallerDep
-from burstd.api.routers.status import STALE_S
+from burstd.api.dependencies import BackendDep, CallerDep, require_latest_loop
+from burstd.api.routers.status import STALE_S, get_bill
+from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.snapshot import Unavailable
 from burstd.runtime.precedence import DecisionPrecedence
 from burstd.web.filters import PAGE_FILTERS
-from burstd.web.node_list import NodeEntry, NodeListCache
+from burstd.web.minute_cache import MinuteCache
+from burstd.web.node_list import NodeEntry, node_entries
 from burstd.web.static_files import static_file
 
 NAVIGATION = (
@@ -47,8 +51,6 @@ _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+){1,8}")
 _UNSHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _SAME_S = 15.0
 """So long a page is taken to be the same while no loop has ended."""
-MAX_WAIT_S = 0.15
-"""For so long, in seconds, all told, a page waits for decisions."""
 _ASKED_ONCE = frozenset({"what_if"})
 """Arguments of an address for what is worked out once: a page that is kept fresh does not ask for that again."""
 _PARTS_AT_A_TIME = 50
@@ -186,9 +188,14 @@ class Page:
 
     @property
     def nodes(self) -> Sequence[NodeEntry]:
-        """All nodes of the last snapshot. Raises ApiError before the first."""
-        cache: NodeListCache = self.request.app.state.node_list
-        return cache.entries(self.backend)
+        """All nodes of the last snapshot, pool by pool, then the site's own. Raises ApiError before the first."""
+        return self.backend.once_per_loop(require_latest_loop(self.backend), node_entries)
+
+    def month_bill(self, group: BillGrouping) -> BillView:
+        """What the caller may see of this month's bill; at most a minute old."""
+        bills: MinuteCache[BillView] = self.request.app.state.month_bills
+        made = partial(get_bill, self.caller, self.backend, group=group)
+        return bills.get((self.caller, group), self.backend.now(), made)
 
     def render(self, template: str, title: str, status: int = 200, **context: Any) -> HTMLResponse:
         """The page; its template has ``caller``, ``freshness``, ``now``, ``path``, ``url()`` and ``static()`` too."""
@@ -221,7 +228,7 @@ def _page(request: Request, caller: CallerDep, backend: BackendDep) -> Page:
     tag = _tag(request, caller, backend)
     if request.method == "GET" and request.headers.get("if-none-match") == tag:
         raise PageUnchanged(tag)
-    precedence = DecisionPrecedence(backend.between_decisions, MAX_WAIT_S)
+    precedence = backend.precedence()
     precedence.wait()
     return Page(request, caller, backend, tag, precedence)
 

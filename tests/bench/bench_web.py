@@ -1,10 +1,13 @@
 """What the pages cost: ``python -m tests.bench.bench_web [--nodes 4000] [--jobs 10000] [--browser]``.
 
-A made snapshot behind the real routes, on a socket. First each page: milliseconds from request to answer, KiB, and,
-with ``--browser``, milliseconds until Chromium has drawn it. Then decisions one after another, each with a change of
-the queue and a quarter of a second of rest, in turn without and with ten browsers that ask every five seconds as htmx
-does: milliseconds of a decision, 50th to 99th percentile. No page may queue a command: that would ask the deciding
-thread.
+A made snapshot behind the real routes, on a socket. First each page: milliseconds of processor time of its first
+answer after a loop and of the next, each the least of ROUNDS; the longest stretch of it in which the page does not
+look whether a decision is being made; milliseconds from request to answer, median and worst of the first ones; KiB;
+and, with ``--browser``, milliseconds until Chromium has drawn it. Then decisions one after another, each with a change
+of the queue and a quarter of a second of rest, in turn without and with ten browsers that ask every five seconds as
+htmx does: milliseconds of a decision, 50th to 99th percentile, and the processor time that all other threads of the
+process took while it was made. That is what pages can have added, on a machine however busy: Python runs one thread at
+a time. No page may queue a command: that would ask the deciding thread.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from dataclasses import replace
 from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
+from threading import local
 
+from burstd.api.backend import MAX_WAIT_S
 from burstd.db import Store, StoreReader
 from burstd.domain.claim import ClaimState
 from burstd.domain.plan import Plan
@@ -30,12 +35,13 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.decide import Decider
 from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.timeouts import Tuning
+from burstd.runtime.precedence import DecisionPrecedence
 from tests.api.fake_backend import STATE_ORDER, FakeBackend
 from tests.api.world import FixedClock
 from tests.web.served import CHROMIUM, serving
 from tests.web.site import busy_site, site_policies
 
-ROUNDS = 7
+ROUNDS = 5
 POLLED = (
     "/",
     "/queue",
@@ -67,10 +73,32 @@ time.sleep(3600)
 """
 
 
+class WatchedPrecedence(DecisionPrecedence):
+    """Notes the longest processor time, in milliseconds, between two looks whether a decision is being made."""
+
+    longest = 0.0
+    threads = local()
+
+    def wait(self) -> None:
+        """As the page does."""
+        gone = time.thread_time() - getattr(self.threads, "looked", time.thread_time())
+        WatchedPrecedence.longest = max(WatchedPrecedence.longest, 1000 * gone)
+        super().wait()
+        self.threads.looked = time.thread_time()
+
+
+class WatchedBackend(FakeBackend):
+    """Whose pages are watched."""
+
+    def precedence(self) -> DecisionPrecedence:
+        """Of one answer."""
+        return WatchedPrecedence(self.between_decisions, MAX_WAIT_S)
+
+
 @contextmanager
 def big_record(snapshot: Snapshot) -> Iterator[StoreReader]:
     """A database with the claims of a snapshot."""
-    with tempfile.TemporaryDirectory(prefix="burstd-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="burstd-bench-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "burstd.db"
         with Store.open(path, FixedClock()) as store:
             planned = [replace(c, state=ClaimState.PLANNED, in_service_from=None) for c in snapshot.claims]
@@ -94,15 +122,15 @@ def pages(snapshot: Snapshot) -> Sequence[str]:
     )  # fmt: skip
 
 
-def fetch(link: HTTPConnection, path: str) -> tuple[float, int]:
-    """Milliseconds and bytes."""
-    begun = time.perf_counter()
+def fetch(link: HTTPConnection, path: str) -> tuple[float, float, int]:
+    """Milliseconds, those of processor time, and bytes."""
+    begun, worked = time.perf_counter(), time.process_time()
     link.request("GET", path, headers={"accept": "text/html"})
     answer = link.getresponse()
     body = answer.read()
     if answer.status != 200:
         raise SystemExit(f"{path}: {answer.status}")
-    return 1000 * (time.perf_counter() - begun), len(body)
+    return 1000 * (time.perf_counter() - begun), 1000 * (time.process_time() - worked), len(body)
 
 
 def drawn(port: int, paths: Sequence[str]) -> dict[str, float]:
@@ -132,23 +160,35 @@ def measure_pages(backend: FakeBackend, port: int, *, browser: bool) -> None:
     paths = pages(backend.loop[0])
     link = HTTPConnection("127.0.0.1", port)
     seen = drawn(port, paths) if browser else {}
-    sys.stdout.write(f"{'page':34} {'first':>7} {'median':>7} {'worst':>7} {'KiB':>6} {'drawn':>7}\n")
+    heads = ("cpu", "next", "stretch", "median", "worst", "KiB", "drawn")
+    sys.stdout.write(f"{'page':34}" + "".join(f" {head:>7}" for head in heads) + "\n")
     for path in paths:
-        snapshot, plan = backend.loop
-        # As new to all caches.
-        backend.loop = (replace(snapshot, now=snapshot.now + 0.001, outlook=job_outlooks(snapshot)), plan)
-        first, size = fetch(link, path)
-        took = [fetch(link, path)[0] for _ in range(ROUNDS)]
-        drawing = f"{seen[path]:7.0f}" if path in seen else ""
-        sys.stdout.write(
-            f"{path:34} {first:7.0f} {statistics.median(took):7.0f} {max(took):7.0f} {size / 1024:6.0f} {drawing:>7}\n"
-        )
+        first, then, stretches = [], [], []
+        for _ in range(ROUNDS):
+            snapshot, plan = backend.loop
+            # As new to all caches.
+            backend.loop = (replace(snapshot, now=snapshot.now + 0.001, outlook=job_outlooks(snapshot)), plan)
+            WatchedPrecedence.longest = 0.0
+            first.append(fetch(link, path))
+            stretches.append(WatchedPrecedence.longest)
+            then.append(fetch(link, path))
+        walls, cpu, sizes = zip(*first, strict=True)
+        values = [
+            min(cpu),
+            min(one[1] for one in then),
+            min(stretches),
+            statistics.median(walls),
+            max(walls),
+            sizes[0] / 1024,
+        ]
+        values += [seen[path]] if path in seen else []
+        sys.stdout.write(f"{path:34}" + "".join(f" {value:7.0f}" for value in values) + "\n")
     if backend.commands:
         raise SystemExit(f"pages queued commands: {backend.commands}")
 
 
-def decisions(backend: FakeBackend, decider: Decider, seconds: float) -> list[float]:
-    """Milliseconds of each decision."""
+def decisions(backend: FakeBackend, decider: Decider, seconds: float) -> list[tuple[float, float]]:
+    """Milliseconds of each decision, and those of processor time that other threads had meanwhile."""
     took = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -157,11 +197,12 @@ def decisions(backend: FakeBackend, decider: Decider, seconds: float) -> list[fl
         assert isinstance(snapshot.slurm, SlurmView)
         jobs = (*snapshot.slurm.jobs[1:], replace(snapshot.slurm.jobs[0], priority=1))
         backend.between_decisions.clear()
-        begun = time.perf_counter()
+        begun, all_threads, this_thread = time.perf_counter(), time.process_time(), time.thread_time()
         snapshot = replace(snapshot, now=snapshot.now + REST_S, slurm=replace(snapshot.slurm, jobs=jobs))
         snapshot = replace(snapshot, outlook=job_outlooks(snapshot))
         plan: Plan = decider.decide(snapshot, site_policies(len(snapshot.claims) * 5 // 4), Tuning())
-        took.append(1000 * (time.perf_counter() - begun))
+        others = time.process_time() - all_threads - (time.thread_time() - this_thread)
+        took.append((1000 * (time.perf_counter() - begun), 1000 * others))
         backend.between_decisions.set()
         backend.loop = (snapshot, plan)
         time.sleep(REST_S)
@@ -172,15 +213,16 @@ def measure_decisions(backend: FakeBackend, port: int, seconds: float) -> None:
     """Without and with browsers, in turn."""
     decider = Decider()
     decisions(backend, decider, 3.0)
-    alone: list[float] = []
-    beside: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="burstd-bench-") as folder:
+    alone: list[tuple[float, float]] = []
+    beside: list[tuple[float, float]] = []
+    with tempfile.TemporaryDirectory(prefix="burstd-bench-", ignore_cleanup_errors=True) as folder:
         asks = Path(folder) / "asks"
         words = [sys.executable, "-c", CLIENTS, str(port), str(asks), str(POLL_S), *POLLED]
         clients = subprocess.Popen(words)
         try:
             # In short turns: this machine may have other work, which is the same for both.
             for _ in range(max(1, int(seconds / 2 / TURN_S))):
+                decisions(backend, decider, 1.0)  # the last answers end
                 alone += decisions(backend, decider, TURN_S)
                 asks.touch()
                 beside += decisions(backend, decider, TURN_S)
@@ -188,10 +230,12 @@ def measure_decisions(backend: FakeBackend, port: int, seconds: float) -> None:
         finally:
             clients.kill()
             clients.wait()
-    sys.stdout.write(f"{'decision':34} {'number':>7} {'p50':>7} {'p90':>7} {'p99':>7}\n")
+    sys.stdout.write(f"{'decision':34} {'number':>7} {'p50':>7} {'p90':>7} {'p99':>7} {'most':>7}\n")
     for name, took in (("no browser", alone), ("ten browsers", beside)):
-        parts = statistics.quantiles(took, n=100)
-        sys.stdout.write(f"{name:34} {len(took):7} {parts[49]:7.1f} {parts[89]:7.1f} {parts[98]:7.1f}\n")
+        for what, values in zip((name, "  other threads"), zip(*took, strict=True), strict=True):
+            parts = statistics.quantiles(values, n=100)
+            shown = "".join(f" {value:7.1f}" for value in (parts[49], parts[89], parts[98], max(values)))
+            sys.stdout.write(f"{what:34} {len(values):7}{shown}\n")
 
 
 def main() -> None:
@@ -204,7 +248,7 @@ def main() -> None:
     arguments = parser.parse_args()
     loop = busy_site(arguments.nodes, arguments.jobs)
     with big_record(loop[0]) as record:
-        backend = FakeBackend(record)
+        backend = WatchedBackend(record)
         backend.loop = loop
         gc.collect()
         gc.freeze()  # as the daemon does

@@ -183,6 +183,16 @@ def test_what_leaves_gives_its_place_to_the_next() -> None:
     assert [without[i].local_start - NOW for i in ("1", "2")] == [600, 600]
 
 
+@given(situation=situations())
+def test_one_job_has_the_outlook_that_it_has_among_all(situation: tuple[Snapshot, Target]) -> None:
+    snapshot, _ = situation
+    whole = dict(job_outlooks(snapshot))
+    for job_id, found in whole.items():
+        alone = job_outlooks(snapshot)
+        assert (len(alone), job_id in alone, alone[job_id], list(alone)) == (len(whole), True, found, list(whole))
+    assert job_outlooks(snapshot).get("none") is None
+
+
 def test_a_slurm_that_cannot_be_read_has_no_queue() -> None:
     assert dict(job_outlooks(replace(make_snapshot(waits()), slurm=Unavailable("no", NOW)))) == {}
 

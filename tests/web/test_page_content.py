@@ -11,14 +11,16 @@ import pytest
 
 from burstd.api.answers.plan import BillView
 from burstd.api.auth import Caller
+from burstd.api.backend import Backend
 from burstd.api.routers.status import get_bill
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.command import WhatIf
 from burstd.domain.idle_gpus import IdleJob, IdleNode
+from burstd.domain.plan import Plan
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, SharedGpu
-from burstd.domain.snapshot import SlurmView
+from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.decide import decide
 from burstd.planner.explain.gpu_map import gpu_cells
 from burstd.planner.timeouts import Tuning
@@ -127,6 +129,19 @@ def test_a_decision_goes_before_a_page_for_a_moment(root: ApiTestClient, backend
     backend.between_decisions = Event()
     assert "As of" in root.text("/queue"), "not for ever"
     backend.between_decisions = ending
+
+
+def test_what_is_the_same_for_all_is_worked_out_once_a_loop(backend: FakeBackend) -> None:
+    made: list[object] = []
+
+    def make(_: Backend, loop: tuple[Snapshot, Plan]) -> int:
+        made.append(loop)
+        return len(made)
+
+    first = backend.loop or pytest.fail("no loop")
+    second = (replace(first[0], now=first[0].now + 1), first[1])
+    assert [backend.once_per_loop(loop, make) for loop in (first, first, second, second)] == [1, 1, 2, 2]
+    assert made == [first, second]
 
 
 def test_the_bill_of_now_is_made_once_a_minute_for_each_caller(backend: FakeBackend) -> None:

@@ -8,9 +8,9 @@ from burstd.api.answers.base import money_view
 from burstd.api.answers.job_use import GpuUseView, JobPlotView, JobUseView, NodeUseView, UseSeriesView
 from burstd.api.auth import Caller
 from burstd.api.backend import Backend
-from burstd.api.dependencies import ApiError, BackendDep, CallerDep, require_latest_loop
+from burstd.api.dependencies import ApiError, BackendDep, CallerDep
 from burstd.api.job_use_plot import MAX_NODES, job_use_svg
-from burstd.api.routers.jobs import AnnotatedQueue, require_visible_job
+from burstd.api.routers.jobs import annotated_queue, require_visible_job
 from burstd.domain.job_use import GpuUse, JobUse, NodeUse, Series
 from burstd.planner.explain.use_advice import use_advice
 
@@ -36,7 +36,7 @@ def visible_job_use(job_id: str, caller: Caller, backend: Backend, *, series_nod
     owner = backend.reader.job_use_owner(job_id)
     if owner is not None and caller.can_see_user(owner):
         use = backend.reader.last_job_use(job_id, series_nodes=series_nodes)
-        job = AnnotatedQueue(*require_latest_loop(backend)).find_job(job_id)
+        job = annotated_queue(backend).find_job(job_id)
         if use is not None and caller.can_see_user(use.user) and (job is None or use.is_of(job)):
             return use
     # The same refusals as for all that is said of a job.

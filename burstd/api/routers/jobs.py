@@ -26,7 +26,7 @@ from burstd.api.answers.jobs import (
     ServingView,
 )
 from burstd.api.auth import Caller, base_job_id
-from burstd.api.backend import Backend
+from burstd.api.backend import SLICE, Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, ListLimit, ListOffset, require_latest_loop
 from burstd.api.routers.nodes import NodeViews
 from burstd.api.routers.status import last_remarks
@@ -48,6 +48,7 @@ from burstd.planner.explain.job_lookup import find_job, request_text
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED
 from burstd.planner.offers.candidates import OfferCandidate, preferred_candidate
 from burstd.reconciler.machines.interruptions import INTERRUPTED_AT_LAST, NOT_REQUEUED, REQUEUED
+from burstd.runtime.precedence import DecisionPrecedence
 
 WHAT_IF_TIMEOUT_S = 10.0
 """How long explain waits for the deciding thread to say what would start the job."""
@@ -61,12 +62,15 @@ router = APIRouter(prefix="/v1")
 
 
 class AnnotatedQueue:
-    """The queue of one snapshot with what was said about each job; built once an answer."""
+    """The queue of one snapshot with what was said about each job; shared by all callers."""
 
-    def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
+    def __init__(self, backend: Backend, loop: tuple[Snapshot, Plan]) -> None:
+        precedence, (snapshot, plan) = backend.precedence(), loop
         self.snapshot = snapshot
         self.plan = plan
-        self._last_remarks = last_remarks(plan.remarks)
+        self.comments = JobComments(snapshot, plan)
+        precedence.wait()
+        self._last_remarks = last_remarks(precedence.slices(plan.remarks, SLICE))
         self._jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
         self._burst_partitions = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
         self._claims: dict[str, list[Claim]] = {}
@@ -104,6 +108,15 @@ class AnnotatedQueue:
         said = f"{remark.verdict} {remark.reason}" if remark is not None else job.reason
         return f"{job.id} {job.name} {job.user} {job.state.value} {said}"
 
+    def foresee(self, jobs: Iterable[Job], precedence: DecisionPrecedence) -> None:
+        """Works out what is expected of these jobs, and so of those before them in the queue."""
+        left = {job.id for job in jobs} & self.snapshot.outlook.keys()
+        if left:
+            for job_id in precedence.slices(self.snapshot.outlook, SLICE):
+                left.discard(job_id)
+                if not left:
+                    break
+
     def to_view(self, job: Job) -> JobView:
         """The job in an answer."""
         remark = self.last_remark(job)
@@ -123,6 +136,11 @@ class AnnotatedQueue:
         )
 
 
+def annotated_queue(backend: Backend) -> AnnotatedQueue:
+    """That of the last loop; refused before the first."""
+    return backend.once_per_loop(require_latest_loop(backend), AnnotatedQueue)
+
+
 @router.get("/jobs")
 def get_jobs(
     caller: CallerDep,
@@ -138,11 +156,10 @@ def get_jobs(
 
     ``search``: a part of the id, the name, the user, the state or the reason.
     """
-    snapshot, plan = require_latest_loop(backend)
+    queue = annotated_queue(backend)
     if user and not caller.can_see_user(user):
         raise ApiError(403, f"You are {caller.user} and see your own jobs only.")
-    require_slurm(snapshot)
-    queue = AnnotatedQueue(snapshot, plan)
+    require_slurm(queue.snapshot)
     found = [
         job
         for job in queue.visible_jobs(caller)
@@ -151,6 +168,7 @@ def get_jobs(
     if sort:
         found.sort(key=_JOB_ORDERS[sort])
     rows = found[offset : offset + limit if limit else None]
+    queue.foresee(rows, backend.precedence())
     return JobsView(now=backend.now(), jobs=[queue.to_view(job) for job in rows], total=len(found))
 
 
@@ -225,13 +243,15 @@ def require_visible_job(
     job_id: str, caller: Caller, backend: Backend
 ) -> tuple[AnnotatedQueue, Job | None, Sequence[Claim]]:
     """A job in the queue, or None with the claims that were made for one that has left it."""
-    queue = AnnotatedQueue(*require_latest_loop(backend))
+    queue = annotated_queue(backend)
     job = queue.find_job(job_id)
     claims = backend.reader.find_claims(job=job_id)
     known = job is not None or bool(claims) or bool(backend.reader.events(job=job_id, limit=1))
     if not known and backend.reader.job_use_owner(job_id) is None:
         require_slurm(queue.snapshot)
         raise ApiError(404, f"Job {job_id} is neither in the queue nor on burstd's record.")
+    if job is not None:
+        queue.foresee([job], backend.precedence())
     # Of a task that has ended the others of its array say whose it was.
     row = job or queue.find_job(base_job_id(job_id))
     mine = caller.can_see_user(row.user) if row is not None else _owned_past_job(job_id, caller, backend, claims)
@@ -295,7 +315,7 @@ def _explain_view(
         now=now,
         id=requested_id,
         job=queue.to_view(job),
-        line=line.text if (line := JobComments(queue.snapshot, queue.plan).comment_for(job, "")) is not None else "",
+        line=line.text if (line := queue.comments.comment_for(job, "")) is not None else "",
         asks=found.request_text,
         remarks=_remark_views(found.remarks, noted),
         ways=[

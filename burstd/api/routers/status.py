@@ -26,7 +26,7 @@ from burstd.api.answers.status import (
     WaitingView,
 )
 from burstd.api.auth import Caller, visible_jobs_filter
-from burstd.api.backend import Backend, DaemonInfo
+from burstd.api.backend import SLICE, Backend, DaemonInfo
 from burstd.api.dependencies import MAX_RECORDS, ApiError, BackendDep, CallerDep, Timestamp
 from burstd.api.routers.staging import held_staging_alarms, staging_summary
 from burstd.db import BillLine
@@ -46,6 +46,7 @@ from burstd.planner.explain.project_text import project_text
 from burstd.planner.offers.offers import breakers_closed_by
 from burstd.planner.snapshot_view import CLAIM_PHASES, claim_phase
 from burstd.planner.unshown_paths import WARNING
+from burstd.runtime.precedence import UNDISTURBED, DecisionPrecedence
 
 STALE_S = 120.0
 """A last loop older than this is an alarm: the slowest tick is far shorter."""
@@ -62,7 +63,9 @@ def get_status(caller: CallerDep, backend: BackendDep) -> StatusView:
     """Everything at a glance."""
     glance = staging_summary(backend.reader, backend.stage)
     held = held_staging_alarms(backend.reader, caller) if not caller.admin else ()
-    return status_view(backend.daemon_info(), backend.latest_loop(), caller, backend.now(), glance, held)
+    latest = backend.latest_loop()
+    shared = backend.once_per_loop(latest, _shared_status) if latest is not None else None
+    return status_view(backend.daemon_info(), latest, caller, backend.now(), glance, held, shared)
 
 
 @router.get("/bill")
@@ -155,6 +158,35 @@ def _visible_bill_keys(caller: Caller, backend: Backend, group: BillGrouping) ->
     return {job for c in claims for job in seen(c)}
 
 
+class SharedStatus:
+    """What of a status is the same for all callers: pools, and the waiting jobs in groups."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan, precedence: DecisionPrecedence) -> None:
+        self.pools = [
+            *(_pool(pool, snapshot, plan) for pool in precedence.slices(snapshot.pools.values(), 1)),
+            *(_storage_pool(node, snapshot) for node in snapshot.storage_nodes),
+        ]
+        # A warning is the last word on a job that runs only.
+        last = last_remarks(r for r in precedence.slices(plan.remarks, SLICE) if r.verdict != WARNING)
+        queue = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
+        self.waiting = [(job, last[job.id]) for job in precedence.slices(queue, SLICE) if job.id in last]
+        self.tasks = sum(job.tasks for job, _ in self.waiting)
+        self.verdicts = dict(sorted(Counter(remark.verdict for _, remark in self.waiting).items()))
+        # Reasons that differ only in numbers and node names are one to a person. Thousands of jobs share one.
+        normalized: dict[str, str] = {}
+        groups: dict[tuple[str, str], list[tuple[Job, Remark]]] = {}
+        for job, remark in precedence.slices(self.waiting, SLICE):
+            reason = normalized.get(remark.reason) or normalized.setdefault(
+                remark.reason, _DIGITS.sub("#", remark.reason)
+            )
+            groups.setdefault((remark.verdict, reason), []).append((job, remark))
+        self.groups = list(groups.values())
+
+
+def _shared_status(backend: Backend, loop: tuple[Snapshot, Plan]) -> SharedStatus:
+    return SharedStatus(*loop, backend.precedence())
+
+
 def status_view(
     facts: DaemonInfo,
     latest: tuple[Snapshot, Plan] | None,
@@ -162,9 +194,11 @@ def status_view(
     now: float,
     data: StageStatusView | None = None,
     held_staging_alarms: Sequence[str] = (),
+    shared: SharedStatus | None = None,
 ) -> StatusView:
-    """Everything at a glance; without others' jobs for those who may not see them."""
+    """Everything at a glance; without others' jobs for those who may not see them. ``shared``: that of ``latest``."""
     snapshot, plan = latest or (Snapshot(now, facts.cluster, {}, Unavailable("not read yet", 0.0), {}, ()), Plan())
+    shared = shared or SharedStatus(snapshot, plan, UNDISTURBED)
     return StatusView(
         now=now,
         seen=snapshot.now if latest else None,
@@ -177,15 +211,10 @@ def status_view(
         providers=[
             provider_view(n, cloud, snapshot, facts.calls_in_flight) for n, cloud in sorted(snapshot.clouds.items())
         ],
-        pools=[
-            *(_pool(pool, snapshot, plan) for pool in snapshot.pools.values()),
-            *(_storage_pool(node, snapshot) for node in snapshot.storage_nodes),
-        ],
-        cost_per_hour=cost_per_hour(
-            (*snapshot.claims, *snapshot.storage_claims, *snapshot.quarantined_claims), snapshot.still_billed()
-        ),
+        pools=shared.pools,
+        cost_per_hour=current_cost_per_hour(snapshot),
         idle_gpus=_idle_gpus(plan),
-        waiting=_waiting(snapshot, plan, caller),
+        waiting=_waiting(shared, caller),
         data=data,
         projects=_projects(snapshot, plan),
         policies=[PolicyTimeView(name=name, took_s=round(took, 6)) for name, took in facts.policy_durations_s.items()],
@@ -224,7 +253,13 @@ def cost_per_hour(claims: Iterable[Claim], still_paid: Collection[str]) -> list[
     return sum_by_currency((c.offer.price, c.offer.currency) for c in billed_now(claims, still_paid))
 
 
-def last_remarks(remarks: Sequence[Remark]) -> dict[str, Remark]:
+def current_cost_per_hour(snapshot: Snapshot) -> list[Money]:
+    """That of all claims."""
+    claims = (*snapshot.claims, *snapshot.storage_claims, *snapshot.quarantined_claims)
+    return cost_per_hour(claims, snapshot.still_billed())
+
+
+def last_remarks(remarks: Iterable[Remark]) -> dict[str, Remark]:
     """The last remark about each job, by the job's id: each link of the chain has the word after the one before."""
     return {r.subject.removeprefix("job:"): r for r in remarks if r.subject.startswith("job:")}
 
@@ -366,25 +401,15 @@ def _affects_pool(breaker: CircuitBreaker, pool: Pool, snapshot: Snapshot) -> bo
     )
 
 
-def _waiting(snapshot: Snapshot, plan: Plan, caller: Caller) -> WaitingView:
-    # A warning is the last word on a job that runs only.
-    last_remark = last_remarks([r for r in plan.remarks if r.verdict != WARNING])
-    jobs = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
-    decided = [(job, last_remark[job.id]) for job in jobs if job.id in last_remark]
-    groups: dict[tuple[str, str], list[tuple[Job, Remark]]] = {}
-    normalized: dict[str, str] = {}
-    for job, remark in decided:
-        if caller.can_see_user(job.user):
-            # Reasons that differ only in numbers and node names are one to a person. Thousands of jobs share one.
-            normalized_reason = normalized.get(remark.reason) or normalized.setdefault(
-                remark.reason, _DIGITS.sub("#", remark.reason)
-            )
-            groups.setdefault((remark.verdict, normalized_reason), []).append((job, remark))
-    ranked = sorted(groups.values(), key=lambda g: -len(g))
+def _waiting(shared: SharedStatus, caller: Caller) -> WaitingView:
+    groups = shared.groups
+    if not caller.admin:
+        groups = [own for group in groups if (own := [one for one in group if caller.can_see_user(one[0].user)])]
+    ranked = sorted(groups, key=lambda g: -len(g))
     return WaitingView(
-        jobs=len(decided),
-        tasks=sum(job.tasks for job, _ in decided),
-        verdicts=dict(sorted(Counter(remark.verdict for _, remark in decided).items())),
+        jobs=len(shared.waiting),
+        tasks=shared.tasks,
+        verdicts=shared.verdicts,
         groups=[
             WaitingGroup(
                 verdict=group[0][1].verdict,

@@ -97,7 +97,7 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         )  # fmt: skip
     last = remarks[-1] if remarks else unplanned_remark(snapshot, plan, job)
     warnings = [r.reason for r in remarks if r.verdict == WARNING]
-    outlook = snapshot.outlook.get(job.id) or job_outlooks(snapshot).get(job.id)
+    outlook = (snapshot.outlook or job_outlooks(snapshot)).get(job.id)
     return Explanation(
         job_id=job_id,
         job=job,

@@ -12,8 +12,10 @@ Slots of burstd's are no nodes of the site, and jobs for which machines are on t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from threading import Lock
 
 from burstd.domain.claim import USABLE, ClaimState
 from burstd.domain.slurm.job import Job, JobState
@@ -64,40 +66,63 @@ class _Entry:
 
 
 class _LazyOutlooks(Outlooks):
+    """In the order of the queue, each worked out with those before it when it is first asked for, by any thread."""
+
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._by_job: Mapping[str, Outlook] | None = None
+        self._found: dict[str, Outlook] = {}
+        self._lock = Lock()
 
     def __getitem__(self, job_id: str) -> Outlook:
-        return self._all()[job_id]
+        found = self._found.get(job_id)
+        if found is not None:
+            return found
+        if job_id not in self._ids:
+            raise KeyError(job_id)
+        with self._lock:
+            while job_id not in self._found:
+                one, outlook = next(self._rest, ("", None))
+                if outlook is None:
+                    raise RuntimeError("what is expected of the queue could not be worked out before")
+                self._found[one] = outlook
+            return self._found[job_id]
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._ids
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
+        for job_id in self._ids:
+            self[job_id]
+            yield job_id
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._ids)
 
     def assuming(self, leaves: LeavesForCloud) -> Mapping[str, Outlook]:
-        return _forecast(self._snapshot, leaves)
+        return dict(_forecast(self._snapshot, self._pending, leaves))
 
-    def _all(self) -> Mapping[str, Outlook]:
-        if self._by_job is None:
-            self._by_job = _forecast(self._snapshot, None)
-        return self._by_job
+    @cached_property
+    def _pending(self) -> Sequence[Job]:
+        return _pending(self._snapshot, self._snapshot.slurm) if isinstance(self._snapshot.slurm, SlurmView) else ()
+
+    @cached_property
+    def _ids(self) -> Mapping[str, None]:
+        return dict.fromkeys(job.id for job in self._pending)
+
+    @cached_property
+    def _rest(self) -> Iterator[tuple[str, Outlook]]:
+        return _forecast(self._snapshot, self._pending, None)
 
 
-def _forecast(snapshot: Snapshot, leaves: LeavesForCloud | None) -> Mapping[str, Outlook]:
-    if not isinstance(snapshot.slurm, SlurmView):
-        return {}
-    pending = _pending(snapshot, snapshot.slurm)
-    if not pending:
-        return {}
+def _forecast(
+    snapshot: Snapshot, pending: Sequence[Job], leaves: LeavesForCloud | None
+) -> Iterator[tuple[str, Outlook]]:
+    if not isinstance(snapshot.slurm, SlurmView) or not pending:
+        return
     site = _SiteForecast(snapshot, snapshot.slurm)
     served = _served(snapshot)
-    found: dict[str, Outlook] = {}
     for job in pending:
-        found[job.id] = _forecast_job(snapshot.now, site, site.entry(job), leaves, served)
-    return found
+        yield job.id, _forecast_job(snapshot.now, site, site.entry(job), leaves, served)
 
 
 def _forecast_job(
@@ -272,7 +297,7 @@ def _pending(snapshot: Snapshot, slurm: SlurmView) -> list[Job]:
             known = counts[job.reason] = pending_reason(job.reason).needs_nodes or job.reason in STAGE_IN_REASONS
         if (known and job.eligible <= snapshot.now) or restarts_after_interruption(job, snapshot):
             found.append((-job.priority, job.submitted, index, job))
-    found.sort(key=lambda p: p[:3])
+    found.sort()  # never by the job: no index comes twice
     return [job for *_, job in found]
 
 

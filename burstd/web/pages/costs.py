@@ -8,12 +8,12 @@ from typing import get_args
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from burstd.api.answers.base import utc_time
+from burstd.api.answers.base import Money, utc_time
 from burstd.api.dependencies import ApiError
-from burstd.api.routers.status import get_bill, get_status
+from burstd.api.routers.status import current_cost_per_hour, get_bill
 from burstd.db.repositories.bill import BillGrouping
 from burstd.web.listing import Filter, PageNumber, list_page
-from burstd.web.rendering import PageDep
+from burstd.web.rendering import Page, PageDep
 
 _GROUPS = get_args(BillGrouping)
 OWN_GROUPS: tuple[BillGrouping, ...] = ("user", "job", "claim")
@@ -35,13 +35,16 @@ def costs_page(
 ) -> HTMLResponse:
     """The bill from one day to another, both included (UTC); without them since the first of the month."""
     begin, end = _day(since, "From"), _day(until, "Until")
-    bill = get_bill(
-        page.caller,
-        page.backend,
-        since=begin.timestamp() if begin is not None else None,
-        until=(end + timedelta(days=1)).timestamp() if end is not None else None,
-        group=group,
-    )
+    if begin is None and end is None:
+        bill = page.month_bill(group)
+    else:
+        bill = get_bill(
+            page.caller,
+            page.backend,
+            since=begin.timestamp() if begin is not None else None,
+            until=(end + timedelta(days=1)).timestamp() if end is not None else None,
+            group=group,
+        )
     asked = {"group": group, "since": f"{begin:%F}" if begin else "", "until": f"{end:%F}" if end else ""}
     listing = list_page(bill.lines, number, "/costs", asked)
     first = utc_time(page.backend.now()).replace(day=1)
@@ -54,9 +57,15 @@ def costs_page(
         groups=[(one, _LABELS.get(one, one)) for one in (_GROUPS if page.caller.admin else OWN_GROUPS)],
         label=_LABELS.get(group, group),
         asked=asked,
-        rate=get_status(page.caller, page.backend).cost_per_hour if page.caller.admin else [],
+        rate=_rate(page),
         last_month=(f"{last_month:%Y-%m}-01", f"{last_month:%F}"),
     )
+
+
+def _rate(page: Page) -> list[Money]:
+    """Money per hour now, for administrators."""
+    latest = page.backend.latest_loop()
+    return current_cost_per_hour(latest[0]) if latest is not None and page.caller.admin else []
 
 
 def _day(value: str, label: str) -> datetime | None:

@@ -23,8 +23,11 @@ router = APIRouter()
 def job_page(page: PageDep, job_id: str, *, what_if: Annotated[bool, Query()] = False) -> HTMLResponse:
     """``what_if``: with the smallest changes that would start it, which the deciding thread works out."""
     detail = get_job(job_id, page.caller, page.backend)
+    page.precedence.wait()
     explanation = explain_visible_job(job_id, page.caller, page.backend, what_if=what_if)
+    page.precedence.wait()
     events = get_events(page.caller, page.backend, job=job_id, limit=MAX_EVENTS)
+    page.precedence.wait()
     return page.render(
         "job.html",
         f"Job {job_id}",

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from burstd.api.answers.base import utc_time
 from burstd.api.dependencies import require_latest_loop
-from burstd.api.routers.jobs import AnnotatedQueue
+from burstd.api.routers.jobs import AnnotatedQueue, annotated_queue
 from burstd.api.routers.nodes import NodeViews, get_node
 from burstd.domain.slurm.job import PENDING_STATES, Job
 from burstd.planner.explain.gpu_map import GpuState, count_gpus
@@ -20,6 +20,7 @@ from burstd.web.rendering import Page, PageDep
 
 MAP_NODES = 256
 """Of one page of the map."""
+_ROWS_AT_A_TIME = 25
 
 router = APIRouter()
 
@@ -44,7 +45,7 @@ def nodes_page(
         "Nodes",
         listing=listing,
         rows=[(entry, views.to_view(entry.listed) if entry.listed.pool != ON_PREMISES else None)
-              for entry in listing.rows],
+              for entry in page.precedence.slices(listing.rows, _ROWS_AT_A_TIME)],
         pools=_pools(entries),
         states=sorted({entry.listed.state for entry in entries}),
         asked={"pool": pool, "state": state, "name": name},
@@ -81,12 +82,11 @@ def gpus_page(page: PageDep, *, pool: Filter = "", state: Filter = "", number: P
 @router.get("/nodes/{name}")
 def node_page(page: PageDep, name: str) -> HTMLResponse:
     """One node, or one claim by its id, past ones included."""
-    snapshot, plan = require_latest_loop(page.backend)
+    queue = annotated_queue(page.backend)
     entry = next((e for e in page.nodes if name in (e.listed.slot, e.listed.claim_id)), None)
     on_premises = entry is not None and entry.listed.pool == ON_PREMISES
     detail = None if on_premises else get_node(name, page.caller, page.backend)
     slot = entry.listed.slot if entry is not None else ""
-    queue = AnnotatedQueue(snapshot, plan)
     return page.render(
         "node.html",
         f"Node {detail.node.slot if detail is not None else slot}",

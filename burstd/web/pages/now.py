@@ -12,18 +12,19 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from burstd.api.answers.base import utc_time
-from burstd.api.answers.plan import BillView
 from burstd.api.answers.status import StatusView
 from burstd.api.auth import visible_jobs_filter
-from burstd.api.routers.jobs import AnnotatedQueue
-from burstd.api.routers.status import get_bill, get_status
+from burstd.api.backend import SLICE, Backend
+from burstd.api.routers.jobs import annotated_queue
+from burstd.api.routers.status import get_status
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
+from burstd.domain.plan import Plan
 from burstd.domain.slurm.job import PENDING_STATES
 from burstd.domain.snapshot import Snapshot, Unavailable
-from burstd.planner.explain.gpu_map import count_gpus
+from burstd.planner.explain.gpu_map import GpuState, count_gpus
 from burstd.planner.staging.transfer_schedule import boot_estimate
-from burstd.web.minute_cache import MinuteCache
+from burstd.web.node_list import node_entries
 from burstd.web.rendering import Page, PageDep
 
 MAX_EVENTS = 12
@@ -58,14 +59,13 @@ def now_page(page: PageDep) -> HTMLResponse:
     latest = page.backend.latest_loop()
     if latest is None:
         return page.render("now.html", "Now", status_view=status, alarms=status.alarms, ready=False)
-    snapshot, plan = latest
-    queue = AnnotatedQueue(snapshot, plan)
-    jobs = queue.burst_jobs()
+    queue = annotated_queue(page.backend)
+    snapshot, jobs = queue.snapshot, queue.burst_jobs()
+    page.precedence.wait()
     visible = {job.id for job in queue.all_jobs() if page.caller.can_see_user(job.user)}
     expected = sorted(
         _expected(snapshot, page, visible), key=lambda one: one.at.timestamp() if one.at is not None else -inf
     )
-    bills: MinuteCache[BillView] = page.request.app.state.month_bills
     return page.render(
         "now.html",
         "Now",
@@ -75,11 +75,17 @@ def now_page(page: PageDep) -> HTMLResponse:
         jobs_waiting=sum(job.tasks for job in jobs if job.state in PENDING_STATES),
         jobs_running=sum(job.state not in PENDING_STATES for job in jobs),
         machines=_machines(status),
-        gpus=count_gpus(cell for entry in page.nodes for cell in entry.gpus),
-        bill=bills.get(page.caller, page.backend.now(), lambda: get_bill(page.caller, page.backend)),
+        gpus=page.backend.once_per_loop(latest, _gpus),
+        bill=page.month_bill("user"),
         expected=expected[:MAX_EVENTS],
         more_expected=max(0, len(expected) - MAX_EVENTS),
     )
+
+
+def _gpus(backend: Backend, loop: tuple[Snapshot, Plan]) -> dict[GpuState, int]:
+    """GPUs by what they do."""
+    entries = backend.precedence().slices(backend.once_per_loop(loop, node_entries), SLICE)
+    return count_gpus(cell for entry in entries for cell in entry.gpus)
 
 
 def _machines(status: StatusView) -> dict[str, int]:

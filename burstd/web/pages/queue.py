@@ -15,8 +15,8 @@ from fastapi.responses import HTMLResponse
 
 from burstd.api.answers.base import utc_time
 from burstd.api.answers.text import rough_duration_text
-from burstd.api.dependencies import require_latest_loop
-from burstd.api.routers.jobs import AnnotatedQueue, require_slurm
+from burstd.api.backend import SLICE
+from burstd.api.routers.jobs import AnnotatedQueue, annotated_queue, require_slurm
 from burstd.domain.slurm.job import PENDING_STATES, Job
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.snapshot import Snapshot
@@ -35,6 +35,7 @@ _ORDERS: Mapping[str, Callable[[Job], Any]] = {
 }
 _MAX_CHOICES = 200
 _MAX_CHOICE_CHARS = 500
+_ROWS_AT_A_TIME = 25
 _DIGITS = re.compile(r"\d+")
 _BASES = {
     "slurm": "by Slurm's backfill scheduler",
@@ -83,31 +84,33 @@ def queue_page(
     number: PageNumber = 1,
 ) -> HTMLResponse:
     """The jobs that the caller may see; without ``state`` those that wait."""
-    snapshot, plan = require_latest_loop(page.backend)
+    queue = annotated_queue(page.backend)
+    snapshot = queue.snapshot
     require_slurm(snapshot)
-    queue = AnnotatedQueue(snapshot, plan)
     visible = queue.visible_jobs(page.caller)
+    page.precedence.wait()
     if state != "all":
         visible = [job for job in visible if (job.state in PENDING_STATES) is (state == "")]
     if state == "idle":
-        idle = {one.job_id for one in plan.idle_gpus}
+        idle = {one.job_id for one in queue.plan.idle_gpus}
         visible = [job for job in visible if job.id in idle]
     words = _Reasons(queue)
-    found = list(_filtered(visible, snapshot, words, user, project, pool, why))
+    found = list(_filtered(page.precedence.slices(visible, SLICE), snapshot, words, user, project, pool, why))
+    page.precedence.wait()
     # Slurm shows the queue in no order of its own.
     found.sort(key=_ORDERS.get(sort, lambda job: (-job.priority, job.submitted)))
     asked = {"state": state, "user": user, "project": project, "pool": pool, "why": why, "sort": sort}
     listing = list_page(found, number, "/queue", asked)
-    comments = JobComments(snapshot, plan)
+    queue.foresee(listing.rows, page.precedence)
     return page.render(
         "queue.html",
         "Queue",
         listing=listing,
-        rows=[_row(job, queue, comments) for job in listing.rows],
-        users=_choices(job.user for job in visible) if page.caller.admin else [],
-        projects=_choices(job.account for job in visible),
+        rows=[_row(job, queue) for job in page.precedence.slices(listing.rows, _ROWS_AT_A_TIME)],
+        users=_choices(job.user for job in page.precedence.slices(visible, SLICE)) if page.caller.admin else [],
+        projects=_choices(job.account for job in page.precedence.slices(visible, SLICE)),
         pools=sorted(snapshot.pools),
-        reasons=_choices(words.normalized(job) for job in visible),
+        reasons=_choices(words.normalized(job) for job in page.precedence.slices(visible, SLICE)),
         asked=asked,
     )
 
@@ -151,11 +154,11 @@ def _choices(values: Iterable[str]) -> list[Choice]:
     ]
 
 
-def _row(job: Job, queue: AnnotatedQueue, comments: JobComments) -> QueueRow:
+def _row(job: Job, queue: AnnotatedQueue) -> QueueRow:
     snapshot = queue.snapshot
     waiting_s = max(0.0, snapshot.now - job.submitted)
     if job.state not in PENDING_STATES:
-        comment = comments.comment_for(job, "")
+        comment = queue.comments.comment_for(job, "")
         ends = f"ends {rough_duration_text(job.end - snapshot.now)} at the latest" if job.end > snapshot.now else ""
         why = comment.text if comment is not None else ""
         return QueueRow(job, request_text(job), waiting_s, job.state.lower(), why, None, "", ends)
@@ -170,7 +173,7 @@ def _row(job: Job, queue: AnnotatedQueue, comments: JobComments) -> QueueRow:
         remark.reason,
         utc_time(start) if math.isfinite(start) and remark.verdict not in ("covered", "boot") else None,
         _BASES.get(outlook.local_basis, "") if outlook is not None else "",
-        _when(job, remark.verdict, outlook, comments),
+        _when(job, remark.verdict, outlook, queue.comments),
     )
 
 
