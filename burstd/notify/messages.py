@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from burstd.api.answers.base import utc_time
 from burstd.domain.cloud.quoting import one_line
-from burstd.domain.notification import Notification
+from burstd.domain.notification import Notification, NotificationKind
 
 MAX_TEXT_CHARS = 2000
 
@@ -56,11 +56,12 @@ def matrix_message(notification: Notification, cluster: str) -> dict[str, object
 
 
 def mail_message(notification: Notification, cluster: str, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
-    """A mail. Its headers hold words of burstd's own and addresses from the settings, nothing else."""
+    """A mail. Its headers hold words of burstd's own, addresses of the settings, and which alarm it is, in one line."""
     mail = EmailMessage()
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
-    mail["Subject"] = f"burstd on {cluster}: {notification.title}"
+    alarm = safe_text(notification).partition(": ")[0] if notification.kind is NotificationKind.ALARM else ""
+    mail["Subject"] = f"burstd on {cluster}: {notification.title}" + (f": {one_line(alarm, 100)}" if alarm else "")
     mail["Date"] = format_datetime(utc_time(notification.time))
     # A mail that comes twice has the same.
     mail["Message-ID"] = f"<{message_id(notification)}@{cluster}.burstd>"

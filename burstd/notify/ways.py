@@ -163,4 +163,6 @@ def _secret(path: Path) -> str:
 
 def _reason(error: Exception) -> str:
     text = getattr(error, "strerror", None) or ("no answer in time" if isinstance(error, TimeoutError) else "")
+    if isinstance(error, smtplib.SMTPException):
+        text = str(error)
     return one_line(str(text or type(error).__name__))[:MAX_FAULT_CHARS]

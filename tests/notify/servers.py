@@ -39,7 +39,7 @@ def mail_server() -> Iterator[Inbox]:
         def handle(self) -> None:
             fault = inbox.fault()
             if fault == 0:
-                inbox.freed.wait(30)
+                inbox.freed.wait()
                 return
             recipients: list[str] = []
             self.wfile.write(b"220 here\r\n")
@@ -86,7 +86,7 @@ def web_server() -> Iterator[Inbox]:
             body = self.rfile.read(int(self.headers["content-length"]))
             fault = inbox.fault()
             if fault == 0:
-                inbox.freed.wait(30)
+                inbox.freed.wait()
                 return
             inbox.calls.append((self.command, self.path, dict(self.headers), json.loads(body)))
             self.send_response(fault)

@@ -7,6 +7,8 @@ import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from email import message_from_bytes
+from email.policy import default
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +69,23 @@ def test_mail_has_our_headers_only(mail: Inbox) -> None:
         "From", "To", "Subject", "Date", "Message-ID", "Auto-Submitted", "Content-Type", "Content-Transfer-Encoding",
         "MIME-Version",
     }  # fmt: skip
-    assert first["Subject"] == "burstd on ada: alarm"
+    assert first["Subject"] == "burstd on ada: alarm: job <!channel> <@U1> @all Bcc"
+    assert mail.mails[1][1]["Subject"] == "burstd on ada: alarm", "users' words stand in no other mail's subject"
     assert first["Message-ID"] == f"<{message_id(ALARM)}@ada.burstd>"
     body = first.get_content()
     assert body.startswith("job <!channel> <@U1> @all Bcc: evil@example.org . &")
     assert body.splitlines()[2:] == ["-- ", "burstd on ada"]
+
+
+def test_a_long_or_foreign_subject_is_one_header() -> None:
+    for text in ("\u202eüñ\r\nX-Evil: 1" * 500, "provider sky\n\nX-Evil\ud800" + "y" * 65536):
+        mail = message_from_bytes(
+            mail_message(replace(ALARM, text=text), "ada", "b", ("o",)).as_bytes(), policy=default
+        )
+        assert "X-Evil" not in mail
+        assert str(mail["Subject"]).startswith("burstd on ada: alarm: ")
+        assert len(str(mail["Subject"])) < 150
+        assert mail["Subject"].isprintable()
 
 
 def test_a_user_with_an_odd_name_gets_no_mail(mail: Inbox) -> None:
@@ -149,7 +163,10 @@ def test_a_url_that_is_none_is_not_shown(tmp_path: Path, url: str) -> None:
 
 
 def test_faults_of_a_mail_server(mail: Inbox) -> None:
-    for faults, says in (([550], "refuses every recipient (550)"), ([0], "127.0.0.1: ")):
+    for faults, says in (
+        ([550], "refuses every recipient (550)"),
+        ([0], "127.0.0.1: Connection unexpectedly closed: timed out"),
+    ):
         mail.faults = list(faults)
         with pytest.raises(NotSent) as caught:
             ways(by_mail(mail.port), "ada")["mail"](ALARM)
@@ -192,7 +209,7 @@ def test_a_program_that_hangs_fails_or_is_missing(tmp_path: Path) -> None:
         run(ALARM)
     child = pid.read_text().strip()
     state = subprocess.run(["ps", "-o", "stat=", "-p", child], capture_output=True, text=True, check=False).stdout
-    assert state.strip() in ("", "Z")
+    assert state[:1] in ("", "Z")
     program.write_text("#!/bin/sh\nprintf 'no\\nway\\033[1m' >&2\nexit 3\n")
     with pytest.raises(NotSent) as caught:
         run(ALARM)
