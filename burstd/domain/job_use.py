@@ -86,7 +86,7 @@ class NodeUse:
     cpu_s: float
     """CPU seconds in all."""
     cpus_mean: float
-    """CPUs in use on average: ``cpu_s`` by the time."""
+    """CPUs in use on average: ``cpu_s`` by ``measured_s``."""
     cpus_peak: float
     """Most CPUs in use between two samples."""
     memory_mean_mib: int
@@ -111,8 +111,15 @@ class NodeUse:
     """Of the CPUs in use."""
     memory_series: Series | None = None
     """In MiB."""
+    suspended_s: float = 0.0
+    """Seconds up to ``sampled_at`` in which the job was suspended: they count as neither used nor idle."""
     loading_at: float = 0.0
     """When it was last seen to read more than ``[sampler] loading_mib_s``, in burstd's time; 0: never."""
+
+    @property
+    def measured_s(self) -> float:
+        """How long the job was measured at work."""
+        return self.sampled_at - self.started - self.suspended_s
 
     def without_series(self) -> NodeUse:
         """The same in a few hundred bytes."""

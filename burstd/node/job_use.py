@@ -101,6 +101,7 @@ class _Job(_Answer):
     start: _Number
     at: _Number
     ended: bool
+    suspended_s: _Number
     cpus: _Count
     memory_mib: _Count
     shared: bool
@@ -171,13 +172,14 @@ def _read_job(encoded: str) -> _Job | None:
 def _node_use(job: _Job, node: str, booted: float, now: float) -> NodeUse:
     start, at = (min(booted + t, now) for t in (job.start, job.at))
     cpu_s = job.cpu[0]
+    suspended_s = min(job.suspended_s, at - start)
     return NodeUse(
         node=node, cpus=job.cpus, memory_mib=job.memory_mib, started=start, sampled_at=at, cpu_s=cpu_s,
-        cpus_mean=cpu_s / (at - start) if at > start else 0.0, cpus_peak=job.cpus_peak,
+        cpus_mean=cpu_s / (at - start - suspended_s) if at > start + suspended_s else 0.0, cpus_peak=job.cpus_peak,
         memory_mean_mib=round(job.memory_mean_mib), memory_peak_mib=round(job.memory_peak_mib),
         read_mib=round(job.read[0] / _MIB) if job.read else None,
         written_mib=round(job.written[0] / _MIB) if job.written else None,
-        cpus_now=job.cpus_now, read_now_mib_s=job.read_now_mib_s,
+        suspended_s=suspended_s, cpus_now=job.cpus_now, read_now_mib_s=job.read_now_mib_s,
         gpus=tuple(_gpu_use(gpu, booted, start, now, shared=job.shared) for gpu in job.gpus), ended=job.ended,
         cpu_series=_series(job.cpu_series, booted, now), memory_series=_series(job.memory_series, booted, now),
     )  # fmt: skip

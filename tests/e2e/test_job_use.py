@@ -74,7 +74,9 @@ def test_a_job_of_known_load(site: Site, figure: Callable[[str], None]) -> None:
     _, own = min(notes, key=lambda note: abs(note[0] - length))
     figure(f"CPU seconds of a job in {length:.1f} s: {own:.2f}, measured {found['cpu'][0]:.2f}")
     assert found["cpu"][0] / length == pytest.approx(own / length, abs=0.03)
-    site.cluster.sh(f"scancel {job}")
+    site.cluster.sh(f"scontrol suspend {job}")
+    site.wait(lambda: kept_figures(box, job)["suspended_s"] > 2, 60, "that the job is suspended")
+    site.cluster.sh(f"scontrol resume {job}; scancel {job}")
     site.wait(lambda: bool((site.burstctl_json("job", "show", job)["use"] or {}).get("ended")), 60, "the last figures")
     shown = json.loads(site.burstctl("job", "show", job, "--json", user="ada").stdout)["use"]
     (node,) = shown["nodes"]

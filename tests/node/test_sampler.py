@@ -245,6 +245,28 @@ def test_a_gap_is_not_idle_time(machine: Machine) -> None:
     assert (gpu["seen_s"], gpu["idle_s"], gpu["idle_now_s"]) == (40, 40, 20)
 
 
+def test_time_in_which_a_job_is_suspended_counts_as_neither_idle_nor_used(machine: Machine) -> None:
+    """The extern step's own process is not stopped with the others."""
+    machine.job()
+    machine.process(60, 1, "slurmstepd", cmdline="slurmstepd: [7.extern]", cgroup="0::/\n")
+    machine.process(61, 60, "sleep")
+    machine.gpus["GPU-a"] = (0, 0.0, 5.0)
+    machine.sample(11.0, 21.0)
+    stat = machine.root / "proc/51/stat"
+    text = stat.read_text()
+    stat.write_text(text.replace(") S ", ") T "))
+    suspended = machine.sample(31.0, 41.0)
+    machine.sampler = machine.new_sampler()
+    stat.write_text(text)
+    found = machine.sample(51.0)
+    (before,), (after,) = suspended["gpus"], found["gpus"]
+    assert (before["idle_s"], before["idle_now_s"], before["at"], suspended["suspended_s"]) == (20, 0, 41.0, 20.0)
+    assert (after["idle_s"], after["idle_now_s"], after["seen_s"], found["suspended_s"]) == (30, 10, 30, 20.0)
+    assert found["cpu_series"]["mean"] == [0.0, 0.0, None, None, 0.0]
+    node = read_figures(f"uptime 51.00\nsampler running\nuse 7-1 {_encoded(machine, 7)}\n", "cl1", 1000.0).runs["7-1"]
+    assert (node.measured_s, node.suspended_s) == (30.0, 20.0)
+
+
 def test_a_sampler_that_was_killed_goes_on_where_it_was(machine: Machine) -> None:
     processes(machine)
     machine.process(51, 50, "sh", (100, 0, 200, 0), environ="SLURM_JOB_ID=7\0SLURM_JOB_GPUS=0\0")

@@ -26,8 +26,8 @@ GPU = {
     "seen_s": 1.0, "known_s": 1.0, "idle_s": 1.0, "idle_now_s": 0.0, "at": 2.0, "series": SERIES,
 }  # fmt: skip
 JOB: dict[str, Any] = {
-    "number": 7, "start": 1.0, "at": 2.0, "ended": False, "cpus": 1, "memory_mib": 1, "shared": False,
-    "cpu": [1.0, 1.0, "x"], "cpus_peak": 1.0, "cpus_now": 1.0, "read_now_mib_s": 0.0, "memory_mean_mib": 1.0,
+    "number": 7, "start": 1.0, "at": 2.0, "ended": False, "suspended_s": 0.0, "cpus": 1, "memory_mib": 1,
+    "shared": False, "cpu": [1.0, 1.0, "x"], "cpus_peak": 1.0, "cpus_now": 1.0, "read_now_mib_s": 0.0, "memory_mean_mib": 1.0,
     "memory_peak_mib": 1.0, "read": None, "written": [1.0, 1.0, ""], "gpus": [GPU], "cpu_series": SERIES,
     "memory_series": SERIES,
 }  # fmt: skip

@@ -41,6 +41,8 @@ class NodeUseView(AnswerView):
     memory_mib: int
     started: Time
     sampled_at: Time
+    measured_s: float
+    """Without the time in which the job was suspended."""
     cpu_s: float
     cpus_mean: float
     cpus_peak: float

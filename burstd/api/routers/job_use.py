@@ -64,6 +64,7 @@ def job_use_view(use: JobUse, now: float, *, series: bool) -> JobUseView:
 def _node(node: NodeUse, *, series: bool) -> NodeUseView:
     return NodeUseView.from_fields(
         node,
+        measured_s=round(node.measured_s, 1),
         cpus_mean=round(node.cpus_mean, 3),
         gpus=[_gpu(gpu, series=series) for gpu in node.gpus],
         cpu_series=_series(node.cpu_series) if series else None,

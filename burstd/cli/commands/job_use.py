@@ -58,7 +58,7 @@ def print_use(out: ConsoleOutput, use: JobUseView) -> None:
 
 
 def _node_row(node: NodeUseView) -> tuple[str, ...]:
-    length = duration_text((node.sampled_at - node.started).total_seconds())
+    length = duration_text(node.measured_s)
     return (
         node.node, str(node.cpus or ""), f"{node.cpus_mean:.1f}", f"{node.cpus_peak:.1f}",
         memory_text(node.memory_mib) if node.memory_mib else "", memory_text(node.memory_mean_mib),

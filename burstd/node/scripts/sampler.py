@@ -143,6 +143,10 @@ class Gpu:
         self.at = at
         self.series = Series(at, every)
 
+    def pass_over(self, at: float) -> None:
+        """Its job is suspended: nothing is known of the GPU's time up to here."""
+        self.at, self.idle_now_s = at, 0.0
+
     def add(self, at: float, row: dict[str, Any], every: float, idle_below: float) -> None:
         """One sample, which holds since the one before."""
         seconds = at - self.at
@@ -204,6 +208,7 @@ class Job:
         self.gpus: dict[str, Gpu] = {}
         self.cpu_series, self.memory_series = Series(start, every), Series(start, every)
         self.recent: deque[tuple[float, float, float]] = deque(maxlen=64)
+        self.suspended_s = 0.0
         self.ended = False
         self.run_known = True
         """False: it was read from its file, and may be of a run before."""
@@ -229,6 +234,15 @@ class Job:
         while at - self.recent[0][0] > RECENT_S:
             self.recent.popleft()
 
+    def pass_over(self, at: float, used: dict[str, Any]) -> None:
+        """It is suspended: the time up to here counts as neither used nor idle."""
+        self.cpu.add(used["cpu_s"], used["cpu_from"])
+        self.suspended_s += at - self.at
+        self.at = at
+        self.recent.clear()
+        for gpu in self.gpus.values():
+            gpu.pass_over(at)
+
     def plain(self) -> dict[str, Any]:
         """As it is written."""
         cpus_now = read_now = 0.0
@@ -237,13 +251,13 @@ class Job:
             if span > 0:
                 cpus_now, read_now = (self.cpu.total - cpu_s) / span, (self.read.total - read) / span / MIB
             del since
-        elif self.at > self.start:
-            span = self.at - self.start
+        elif self.recent and self.at > self.start + self.suspended_s:
+            span = self.at - self.start - self.suspended_s
             cpus_now, read_now = self.cpu.total / span, self.read.total / span / MIB
         return {
             "number": self.number, "start": round(self.start, 1), "at": round(self.at, 1), "ended": self.ended,
-            "cpus": self.cpus, "memory_mib": self.memory_mib, "restarts": self.restarts,
-            "run_start": self.run_start, "devices": self.devices, "shared": self.shared,
+            "suspended_s": round(self.suspended_s, 1), "cpus": self.cpus, "memory_mib": self.memory_mib,
+            "restarts": self.restarts, "run_start": self.run_start, "devices": self.devices, "shared": self.shared,
             "cpu": self.cpu.plain(), "cpus_peak": round(self.cpus_peak, 2),
             "cpus_now": round(cpus_now, 2), "read_now_mib_s": round(read_now, 2),
             "memory_mean_mib": round(self.memory_sum / self.memory_s, 1) if self.memory_s else 0.0,
@@ -260,7 +274,7 @@ class Job:
         made = cls(int(plain["number"]), float(plain["start"]), 1.0)
         made.run_known = False
         made.at, made.cpus, made.memory_mib = float(plain["at"]), plain["cpus"], plain["memory_mib"]
-        made.restarts, made.run_start = plain["restarts"], plain["run_start"]
+        made.restarts, made.run_start, made.suspended_s = plain["restarts"], plain["run_start"], plain["suspended_s"]
         made.devices, made.shared = list(plain["devices"]), bool(plain["shared"])
         made.cpu, made.cpus_peak, made.memory_s = Counter.read(plain["cpu"]), plain["cpus_peak"], plain["memory_s"]
         made.memory_sum, made.memory_peak = plain["memory_mean_mib"] * made.memory_s, plain["memory_peak_mib"]
@@ -275,7 +289,7 @@ class Job:
 class Process:
     """A line of /proc/PID/stat."""
 
-    __slots__ = ("children_s", "lasts", "name", "own_s", "parent", "pid", "start")
+    __slots__ = ("children_s", "lasts", "name", "own_s", "parent", "pid", "start", "step", "stopped")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         begin, end = stat.index(b"("), stat.rindex(b")")
@@ -284,6 +298,9 @@ class Process:
         self.own_s = (int(fields[11]) + int(fields[12])) / _HERTZ
         self.children_s = (int(fields[13]) + int(fields[14])) / _HERTZ
         self.start = int(fields[19]) / _HERTZ
+        self.stopped = fields[0] == b"T"
+        self.step = b""
+        """Of a slurmstepd."""
         self.lasts = False
         """It is the slurmstepd of a step that is there as long as its job."""
 
@@ -331,7 +348,7 @@ class Node:
             return None
         if match is None:
             return None
-        process.lasts = match[2] in _LASTING
+        process.step, process.lasts = match[2], match[2] in _LASTING
         return int(match[1])
 
     def use(self, steps: list[Process], below: list[Process]) -> dict[str, Any]:
@@ -463,6 +480,13 @@ def _fields(text: str | None) -> dict[str, float]:
     return {words[0]: float(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
 
 
+def is_suspended(steps: list[Process], below: list[Process]) -> bool:
+    """Whether Slurm, or whoever it is, has stopped all processes of a job. Those of the extern step may run on."""
+    extern = {step.pid for step in steps if step.step == b"extern"}
+    stopped = [process.stopped for process in below if process.parent not in extern]
+    return bool(stopped) and all(stopped)
+
+
 class NvidiaSmi:
     """Asks nvidia-smi, which may hang for good on a dead GPU: nobody waits for it then, and it is not started again."""
 
@@ -537,13 +561,18 @@ class Sampler:
 
     def sample(self, now: float) -> None:
         """One sample of all jobs. ``now``: seconds since boot."""
-        found = self._node.jobs()
+        found, at_work = self._node.jobs(), []
         for number, (steps, below) in found.items():
             job = self._job(number, steps, below, now)
             self._learn(job, steps, below)
-            job.add(now, self._node.use(steps, below), self.interval)
-        if any(job.devices for number, job in self._jobs.items() if number in found):
-            self._sample_gpus(now, [self._jobs[number] for number in found])
+            used = self._node.use(steps, below)
+            if is_suspended(steps, below):
+                job.pass_over(now, used)
+            else:
+                job.add(now, used, self.interval)
+                at_work.append(job)
+        if any(job.devices for job in at_work):
+            self._sample_gpus(now, at_work)
         for number in self._jobs.keys() - found.keys():
             self._jobs[number].ended = True
         for job in self._jobs.values():

@@ -25,7 +25,7 @@ def use_advice(use: JobUse) -> tuple[str, ...]:
     """Sentences, what costs most first; none where a job was not measured for long, or used what it had."""
     if use.ended is None and not use.nodes:
         return ()
-    long_enough = [node for node in use.nodes if node.sampled_at - node.started >= MIN_SEEN_S]
+    long_enough = [node for node in use.nodes if node.measured_s >= MIN_SEEN_S]
     found = _gpu_advice([gpu for gpu in use.gpus if gpu.share is GpuShare.WHOLE and gpu.seen_s >= MIN_SEEN_S])
     if long_enough and len(long_enough) == len(use.nodes):
         found += [*_memory_advice(long_enough), *_cpu_advice(long_enough)]
