@@ -15,7 +15,7 @@ from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BurstdError, SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plugins.provider import Provider, ShellProvider
-from burstd.domain.slurm.node import Node, with_shards_in_use
+from burstd.domain.slurm.node import Node, with_shards_in_use, with_suspended_jobs
 from burstd.domain.snapshot import CloudView, SlurmView, Unavailable
 from burstd.planner.isolation import node_subject as subject
 from burstd.planner.lifecycle.ownership import Ownership
@@ -112,7 +112,8 @@ class Observer:
         else:
             if isinstance(self._slurm, Unavailable):
                 log.info("slurm is read", jobs=len(jobs), nodes=len(nodes))
-            self._slurm = SlurmView(jobs, with_shards_in_use(nodes, jobs), reservations, read, version)
+            seen = with_suspended_jobs(with_shards_in_use(nodes, jobs), jobs)
+            self._slurm = SlurmView(jobs, seen, reservations, read, version)
         return self._slurm
 
     def _with_last_busy(self, node: Node, read: float) -> Node:

@@ -15,7 +15,7 @@ from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.plan import Action, ChangeClaimState, PowerDown, RegisterNodes
 from burstd.domain.plugins.provider import Idempotency
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.slurm.node import Node, Reservation
+from burstd.domain.slurm.node import Node, Reservation, with_suspended_jobs
 from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import CloudView, RuntimeState, Sighting, SlurmView, Snapshot, Unavailable
 from burstd.planner.lifecycle.lifecycle import advance_claims
@@ -367,6 +367,12 @@ def described(actions: list[Action]) -> list[str]:
         ),
         ("not before Slurm was read anew", claim(S.DRAINING, since=NOW), {"node": node()}, NONE),
         ("not before the gate is down", claim(S.DRAINING), {"node": node(), "gated": False}, NONE),
+        (
+            "not under a job that is suspended",
+            claim(S.DRAINING),
+            {"node": node(has_suspended_job=True)},
+            ["ChangeClaimState:ready"],
+        ),
         ("not while a job may come through its binding", claim(S.DRAINING), {"node": node(), "bound": True}, NONE),
         (
             "a job got in: back to work",
@@ -478,3 +484,13 @@ def test_many_nodes_are_one_step() -> None:
     [register] = advance_claims(build_view(snapshot, "burstd"), TUNING)
     assert isinstance(register, RegisterNodes)
     assert len(register.addresses) == 50
+
+
+def test_a_node_with_a_suspended_job_is_busy() -> None:
+    """Slurm shows it as IDLE, with all its CPUs free."""
+    jobs = [Job(str(n), "ada", state, ("burst",), NOW, node_list=(f"gpu{n}",)) for n, state in enumerate(JobState)]
+    nodes = {name: replace(node(), name=name) for name in ("gpu0", *(job.node_list[0] for job in jobs), "other")}
+    seen_nodes = with_suspended_jobs(nodes, jobs)
+    assert [name for name, one in seen_nodes.items() if one.busy] == [
+        job.node_list[0] for job in jobs if job.state is JobState.SUSPENDED
+    ]

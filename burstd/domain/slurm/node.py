@@ -44,6 +44,8 @@ class Node:
     """Why what is said of it is not to be trusted, and the remedy; empty: it is."""
     shared_gpus: tuple[SharedGpu, ...] = ()
     """What is left of each GPU, in Slurm's order; empty where the node has no shards."""
+    has_suspended_job: bool = False
+    """Slurm shows a node of suspended jobs alone as IDLE, though their processes are there."""
 
     @property
     def powered_down(self) -> bool:
@@ -55,7 +57,8 @@ class Node:
     @property
     def busy(self) -> bool:
         """A job is on it or still leaving it."""
-        return self.cpus_allocated > 0 or self.state in ("ALLOCATED", "MIXED") or "COMPLETING" in self.flags
+        allocated = self.cpus_allocated > 0 or self.state in ("ALLOCATED", "MIXED")
+        return allocated or "COMPLETING" in self.flags or self.has_suspended_job
 
     @property
     def up(self) -> bool:
@@ -75,6 +78,12 @@ class Node:
     def drained(self) -> bool:
         """Somebody (a person or a health check) keeps new jobs off it, by draining it or setting it down."""
         return "DRAIN" in self.flags
+
+
+def with_suspended_jobs(nodes: Mapping[str, Node], jobs: Iterable[Job]) -> Mapping[str, Node]:
+    """The nodes, those of suspended jobs marked."""
+    names = {name for job in jobs if job.state is JobState.SUSPENDED for name in job.node_list} & nodes.keys()
+    return {**nodes, **{name: replace(nodes[name], has_suspended_job=True) for name in names}} if names else nodes
 
 
 def with_shards_in_use(nodes: Mapping[str, Node], jobs: Iterable[Job]) -> dict[str, Node]:
