@@ -51,8 +51,13 @@ def size_text(size: int) -> str:
 
 
 def memory_text(mebibytes: int) -> str:
-    """Memory for a person: ``512 MiB``, ``64 GiB``."""
-    return f"{mebibytes / 1024:.4g} GiB" if mebibytes >= 1024 else f"{mebibytes} MiB"
+    """Memory for a person: ``512 MiB``, ``64 GiB``, ``118 TiB``."""
+    number, unit = float(mebibytes), "MiB"
+    for larger, above in (("GiB", 1024), ("TiB", 10_240), ("PiB", 10_240)):
+        if number < above:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.0f} {unit}" if number >= 1000 else f"{number:.4g} {unit}"
 
 
 def span_text(seconds: float) -> str:

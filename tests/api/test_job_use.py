@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from burstd.api.routers.job_use import job_use_view
 from burstd.db import Store, StoreReader
 from burstd.db.repositories import job_use
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse, Series
@@ -77,6 +78,21 @@ def test_what_another_job_of_the_same_id_used_is_not_shown(backend: FakeBackend,
         backend.loop = replace(snapshot, slurm=replace(snapshot.slurm, jobs=(job,))), plan
         answers.append(nobody.request("GET", f"/v1/jobs/{LEFT}/use")[0])
     assert answers == [404, 404, 200, 404]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "allocated", "ended", "missing"),
+    [
+        ((NODE,), 1, NOW, ""),
+        ((replace(NODE, cut=True),), 1, NOW, "its last figures are missing"),
+        ((NODE,), 3, None, "2 of its 3 nodes sent no figures so far"),
+        ((NODE, replace(NODE, cut=True)), 3, NOW,
+         "1 of its 3 nodes sent no figures, and the last figures of 1 node are missing"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_said(nodes: tuple[NodeUse, ...], allocated: int, ended: float | None, missing: str) -> None:
+    use = JobUse("7", "7", 0, USER, "lab", "gpu", nodes, allocated, NOW - 60, ended)
+    assert job_use_view(use, NOW, series=False).missing == missing
 
 
 def test_a_plot_reads_the_series_that_it_draws(nobody: ApiTestClient, unpacked: list[int]) -> None:

@@ -27,7 +27,8 @@ GPU = {
 }  # fmt: skip
 JOB: dict[str, Any] = {
     "number": 7, "start": 1.0, "at": 2.0, "ended": False, "suspended_s": 0.0, "cpus": 1, "memory_mib": 1,
-    "shared": False, "cpu": [1.0, 1.0, "x"], "cpus_peak": 1.0, "cpus_now": 1.0, "read_now_mib_s": 0.0, "memory_mean_mib": 1.0,
+    "shared": False,
+    "cpu": [1.0, 1.0, "x"], "cpus_peak": 1.0, "cpus_now": 1.0, "read_now_mib_s": 0.0, "memory_mean_mib": 1.0,
     "memory_peak_mib": 1.0, "read": None, "written": [1.0, 1.0, ""], "gpus": [GPU], "cpu_series": SERIES,
     "memory_series": SERIES,
 }  # fmt: skip

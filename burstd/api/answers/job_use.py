@@ -73,6 +73,8 @@ class JobUseView(AnswerView):
     nodes_allocated: int
     cut: bool
     """Figures are missing at the end, or of a node."""
+    missing: str
+    """Which, in words; empty: none."""
     nodes: list[NodeUseView]
     gpu_seconds: float
     gpu_idle_seconds: float

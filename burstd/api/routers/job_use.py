@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from burstd.api.answers.base import money_view
 from burstd.api.answers.job_use import GpuUseView, JobPlotView, JobUseView, NodeUseView, UseSeriesView
+from burstd.api.answers.text import plural
 from burstd.api.auth import Caller
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep
@@ -58,7 +59,21 @@ def job_use_view(use: JobUse, now: float, *, series: bool) -> JobUseView:
         gpu_idle_seconds=round(use.gpu_idle_s, 1),
         gpu_idle_cost=[money_view(amount, currency) for currency, amount in sorted(use.gpu_idle_cost().items())],
         advice=list(use_advice(use)),
+        missing=_missing(use),
     )
+
+
+def _missing(use: JobUse) -> str:
+    silent, cut = use.nodes_allocated - len(use.nodes), sum(node.cut for node in use.nodes)
+    found = []
+    if silent > 0:
+        found.append(
+            f"{silent} of its {use.nodes_allocated} nodes sent no figures" + (" so far" if use.ended is None else "")
+        )
+    if cut:
+        whose = "its last figures" if use.nodes_allocated == 1 else f"the last figures of {plural(cut, 'node')}"
+        found.append(f"{whose} are missing")
+    return ", and ".join(found)
 
 
 def _node(node: NodeUse, *, series: bool) -> NodeUseView:

@@ -13,6 +13,8 @@ from burstd.domain.units import memory_text
 if TYPE_CHECKING:
     from burstd.api.answers.job_use import GpuUseView, JobUseView, NodeUseView
 
+MAX_NODES = 10
+"""Of a job on more, those are printed that used least."""
 _SHARES = {"mig": "part (MIG)", "shard": "shared"}
 
 
@@ -39,12 +41,18 @@ def print_use(out: ConsoleOutput, use: JobUseView) -> None:
     out.blank()
     state = f"run {use.restarts + 1}" if use.restarts else "its run"
     ended = f"ended {ago(use.ended, use.now)}" if use.ended else "so far"
-    out.line(("Used", "bold"), f" by {state}, {ended}", "; its last figures are missing" if use.cut else "")
+    out.line(("Used", "bold"), f" by {state}, {ended}", f"; {use.missing}" if use.missing else "")
+    nodes = use.nodes
+    if len(nodes) > MAX_NODES:
+        nodes = sorted(nodes, key=lambda node: (-sum(gpu.idle_s for gpu in node.gpus), node.cpus_mean))[:MAX_NODES]
+        out.line(f"{_range_text(use.nodes)} Least was used by:")
     out.table(
         ("NODE", "CPUS>", "MEAN>", "PEAK>", "MEMORY>", "MEAN>", "PEAK>", "READ>", "WRITTEN>", "MEASURED>"),
-        [_node_row(node) for node in use.nodes],
+        [_node_row(node) for node in nodes],
     )
-    gpus = [_gpu_row(node, gpu) for node in use.nodes for gpu in node.gpus]
+    if len(nodes) < len(use.nodes):
+        out.note(f"and {len(use.nodes) - len(nodes)} more nodes (--json has all)")
+    gpus = [_gpu_row(node, gpu) for node in nodes for gpu in node.gpus]
     if gpus:
         out.blank()
         out.table(("NODE", "GPU>", "MODEL", "MEAN>", "PEAK>", "MEMORY>", "OF>", "IDLE>", "IDLE NOW>", ""), gpus)
@@ -55,6 +63,14 @@ def print_use(out: ConsoleOutput, use: JobUseView) -> None:
         out.note(f"{hours:.1f} of {use.gpu_seconds / 3600:.1f} GPU hours were idle{paid}.", "yellow")
     for sentence in use.advice:
         out.note(f"{sentence}.", "bold")
+
+
+def _range_text(nodes: list[NodeUseView]) -> str:
+    cpus, memory = [node.cpus_mean for node in nodes], [node.memory_peak_mib for node in nodes]
+    most = " to ".join(dict.fromkeys([memory_text(min(memory)), memory_text(max(memory))]))
+    return (
+        f"Its {len(nodes)} nodes used {min(cpus):.1f} to {max(cpus):.1f} CPUs on average and {most} of memory at most."
+    )
 
 
 def _node_row(node: NodeUseView) -> tuple[str, ...]:
