@@ -33,7 +33,9 @@ cd gopath/src/k8s.io/kubernetes
 rm vendor/github.com/modern-go/reflect2/*.go
 find ../../../../reflect2 -path '*/modern-go/reflect2/*.go' ! -name '*_test.go' \
   -exec cp {} vendor/github.com/modern-go/reflect2/ \;
-export PATH=/usr/lib/go-1.19/bin:$PATH GOCACHE=$work/gocache GOPATH=$work/gopath GOFLAGS=-trimpath GOPROXY=off
+export PATH=/usr/lib/go-1.19/bin:$PATH GOCACHE=$work/gocache GOPATH=$work/gopath GOPROXY=off
+# Nobody debugs these programs, and the compiler has more memory than it needs: a quarter of its time less.
+export GOFLAGS='-trimpath -gcflags=all=-dwarf=false' GOGC=400
 export GOTOOLCHAIN=local GO111MODULE=off CGO_ENABLED=0 HOME=$work
 flags="-s -w -X k8s.io/kubernetes/vendor/k8s.io/component-base/version.gitVersion=v$version"
 
