@@ -63,8 +63,9 @@ with open(sys.argv[1], "rb") as file:
 wanted = project["build-system"]["requires"] + project["project"]["dependencies"] + project["dependency-groups"]["dev"]
 print("\n".join(wanted))
 PY
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check -r "$venv/requirements.txt" \
-    -c "$project/config/constraints.txt" >"$cache/pip.log" 2>&1 ||
+  # shellcheck source=tests/lab/pip.sh
+  . "$project/tests/lab/pip.sh"
+  install_packages "$venv" -r "$venv/requirements.txt" -c "$project/config/constraints.txt" >"$cache/pip.log" 2>&1 ||
     { tail -5 "$cache/pip.log" >&2; die "pip could not install what burstd needs (see $cache/pip.log)"; }
   # The checkout goes in as an editable install, so that its entry points are found.
   "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e "$project" \

@@ -4,7 +4,6 @@
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 here=$(cd "$(dirname "$0")" && pwd)
-uv_version=0.13.9
 
 say() { printf '%s\n' "burstd: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -32,13 +31,9 @@ if [ ! -e "$venv/.complete" ]; then
   rm -rf "$venv"
   "$python" -m venv "$venv" || die "a virtual environment could not be made in $venv"
   log=$cache/openstack-pip.log
-  # uv is pip's match but for its speed: there are two hundred packages. It does not read pip's configuration, which
-  # may be what leads to them: then pip does it.
-  { "$venv/bin/python" -m pip install -q --disable-pip-version-check "uv==$uv_version" &&
-      { UV_CACHE_DIR=$venv/.uv "$venv/bin/uv" pip install -q -p "$venv/bin/python" -r "$here/requirements.txt" \
-          -c "$here/constraints.txt" ||
-        "$venv/bin/python" -m pip install -q --disable-pip-version-check -r "$here/requirements.txt" \
-          -c "$here/constraints.txt"; } && rm -rf "$venv/.uv"; } >"$log" 2>&1 ||
+  # shellcheck source=tests/lab/pip.sh
+  . "$here/../pip.sh"
+  install_packages "$venv" -r "$here/requirements.txt" -c "$here/constraints.txt" >"$log" 2>&1 ||
     { tail -5 "$log" >&2; die "OpenStack's services could not be installed (see $log)"; }
   touch "$venv/.complete"
 fi
