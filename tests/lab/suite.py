@@ -1,4 +1,6 @@
-"""Runs all tests: first the quick ones, then, file by file, those that crash burstd and those on real systems.
+"""Runs all tests: lint, then the quick ones, then, file by file, those that crash burstd and those on real systems.
+
+The control planes are built meanwhile: lint has one processor only.
 
 A test on a real system mostly waits, so four files run at once and the longest begin first. A test that crashes burstd
 never waits; it has the processor meanwhile.
@@ -150,6 +152,8 @@ def main() -> int:
     flaky: set[str] = set()
     with subprocess.Popen([sys.executable, "-m", "tests.lab.prepare"], cwd=PROJECT) as prepare:
         try:
+            if status := subprocess.run(["make", "lint"], cwd=PROJECT, check=False).returncode:
+                return status
             for stage in _STAGES:
                 if stage is _STAGES[-1] and (status := prepare.wait()):
                     break
