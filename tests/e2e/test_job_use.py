@@ -11,6 +11,7 @@ import pytest
 from burstd.cli.session import ExitCode
 from providers.sandbox.boxes.box import Box
 from tests.e2e.sites import claims_of, node_box
+from tests.lab.base_site import CONFIG
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -91,6 +92,32 @@ def test_a_job_of_known_load(site: Site, figure: Callable[[str], None]) -> None:
     assert "V100" in site.burstctl("job", "show", job, user="ada").stdout
     refused = site.burstctl("job", "show", job, user="bob", check=False)
     assert (refused.returncode, refused.stdout) == (ExitCode.FORBIDDEN, "")
+
+
+# As an administrator lets burstd in; it prints the node's host key.
+LET_IN = """install -d -m 0700 /root/.ssh && cat >/root/.ssh/authorized_keys && ssh-keygen -A >&2
+mkdir -p /run/sshd && /usr/sbin/sshd && cat /etc/ssh/ssh_host_ed25519_key.pub"""
+
+
+def test_a_job_on_a_node_of_the_site(site: Site) -> None:
+    box = site.cluster.lab.box("op1")
+    key = site.cluster.sh("ssh-keygen -y -f /var/lib/burstd/ssh_key")
+    site.write("/etc/ssh/ssh_known_hosts", f"op1 {box.run(['sh', '-c', LET_IN], input=key).stdout}")
+    job = site.submit(f"-p onprem -w op1 -c1 --mem=600 -t9 -D {FOLDER}", LOAD)
+    site.wait_job(job, ["RUNNING"])
+    toml = site.burstd_toml()
+    site.write(CONFIG, toml.replace("[sampler]\n", '[sampler]\nown_nodes = ["op*"]\n'))
+    site.burstctl("config", "reload")
+    site.wait(lambda: kept_figures(box, job).get("memory_peak_mib", 0.0) > 250, 60, "that the job is measured")
+    site.cluster.sh(f"scancel {job}")
+    site.wait(lambda: bool((site.burstctl_json("job", "show", job)["use"] or {}).get("ended")), 60, "the last figures")
+    (node,) = json.loads(site.burstctl("job", "show", job, "--json", user="ada").stdout)["use"]["nodes"]
+    assert (node["node"], node["cpus"], node["cut"]) == ("op1", 1, False)
+    assert node["memory_peak_mib"] == pytest.approx(305, abs=10)
+    site.write(CONFIG, toml)
+    site.burstctl("config", "reload")
+    pid = "/run/burstd/sampler/pid"
+    site.wait(lambda: box.run(["test", "-e", pid], check=False).returncode == 1, 60, "that its sampler has ended")
 
 
 def test_a_job_that_does_not_use_its_gpu_is_warned_and_then_cancelled(site: Site) -> None:
