@@ -1,16 +1,25 @@
-"""The example of docs/job-use.md is what burstctl prints."""
+"""The example of docs/job-use.md is what burstctl prints, and its limits are those of the code."""
 
 from __future__ import annotations
 
+import importlib
+import tomllib
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from burstd.api.routers.job_use import job_use_view
 from burstd.cli.commands.job_use import print_use
 from burstd.cli.output import ConsoleOutput
+from burstd.db.repositories import job_use
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
+from burstd.node import job_use as node_job_use
+from burstd.settings.sampler import SamplerSettings
+
+sampler: Any = importlib.import_module("burstd.node.scripts.sampler")
+DOCS = (Path(__file__).parents[2] / "docs/job-use.md").read_text(encoding="utf-8")
 
 HOUR, START = 3600.0, 1.8e9
 END = START + 4 * HOUR
@@ -31,5 +40,23 @@ def test_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setenv("COLUMNS", "118")
     print_use(ConsoleOutput(), job_use_view(USE, END + 120, series=False))
     shown = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
-    docs = (Path(__file__).parents[2] / "docs/job-use.md").read_text(encoding="utf-8")
-    assert shown == docs.split("```\n")[1].splitlines()
+    assert shown == DOCS.split("```\n")[1].splitlines()
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    said = " ".join(DOCS.split())
+    for words in (
+        f"at most {sampler.MAX_POINTS} points", f"each job, {sampler.MAX_FILES} at most",
+        f"{sampler.MAX_SHARE * 100:.0f} % of one CPU at most", f"less than {sampler.FLAT_MIB:.0f} MiB",
+        f"fetches {node_job_use._MAX_ANSWER_BYTES >> 10} KiB at most", f"({job_use.MAX_ROWS:,} rows at most)",
+        f"the latest {job_use.MAX_SERIES:,}",
+    ):  # fmt: skip
+        assert words in said
+
+
+def test_the_settings_are_shown_with_their_defaults() -> None:
+    shown = tomllib.loads(DOCS.partition("## Settings")[2].split("```")[1].removeprefix("toml"))["sampler"]
+    assert SamplerSettings(**shown) == SamplerSettings()
+    assert shown.keys() == SamplerSettings.model_fields.keys()
+    assert SamplerSettings().calls_per_minute == 12 * 60
+    assert "at most twelve machines a second" in " ".join(DOCS.split())
