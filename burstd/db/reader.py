@@ -302,6 +302,10 @@ class StoreReader:
         user = self._scalar(job_use.owner_of_job(job_id))
         return None if user is None else str(user)
 
+    def job_use_parts(self, number: str) -> tuple[tuple[str, str], ...]:
+        """Id and user of tasks of an array, or components of a het job, that have figures: the latest."""
+        return tuple((row["job"], row["user"]) for row in self._rows(job_use.parts_of_job(number)))
+
     def events(
         self, *, after: int = 0, subject: str = "", job: str = "", newest: bool = False, limit: int = 1000
     ) -> tuple[LoggedEvent, ...]:

@@ -35,6 +35,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeBacke
     use = JobUse(LEFT, LEFT, 0, USER, "lab", "gpu", NODES, 30, NOW - 60, NOW, int(NOW - 60))
     with Store.open(path, clock) as store:
         again = replace(use, restarts=1, started=NOW - 50)
+        parts = [
+            (f"{LEFT}_7", USER, 55),
+            (f"{LEFT}+1", USER, 45),
+            (f"{LEFT}_8", OTHER_USER, 40),
+            (f"{LEFT}1_7", USER, 9),
+        ]
+        store.save_job_uses([
+            replace(use, job=job, user=user, started=NOW - ago, nodes=(NODE,)) for job, user, ago in parts
+        ])  # fmt: skip
         store.save_job_uses([use, again, replace(use, job=OTHERS, number=OTHERS, user=OTHER_USER)])
     with StoreReader.open(path, clock) as reader, serving_api(reader) as found:
         yield found
@@ -93,6 +102,11 @@ def test_what_another_job_of_the_same_id_used_is_not_shown(backend: FakeBackend,
 def test_what_is_missing_is_said(nodes: tuple[NodeUse, ...], allocated: int, ended: float | None, missing: str) -> None:
     use = JobUse("7", "7", 0, USER, "lab", "gpu", nodes, allocated, NOW - 60, ended)
     assert job_use_view(use, NOW, series=False).missing == missing
+
+
+def test_the_parts_of_a_job_that_have_figures_are_named(nobody: ApiTestClient) -> None:
+    """Not those of another user, whose job had the number."""
+    assert nobody.get(f"/v1/jobs/{LEFT}")["measured_parts"] == [f"{LEFT}+1", f"{LEFT}_7"]
 
 
 def test_a_plot_reads_the_series_that_it_draws(nobody: ApiTestClient, unpacked: list[int]) -> None:

@@ -61,6 +61,8 @@ class JobDetailView(AnswerView):
     """What its machines have cost so far; of those that were made for several jobs its part of the bill."""
     use: JobUseView | None = None
     """What it used, which burstctl adds from /v1/jobs/JOB/use; None: nothing is known."""
+    measured_parts: list[str] = []
+    """Of an array or a het job, tasks or components that have figures of their own, the latest."""
 
 
 class CostView(AnswerView):

@@ -194,6 +194,7 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
             for line in bill_lines(claims, "job", 0.0, now)
             if line.key in (job_id, job.id if job is not None else job_id)
         ),
+        measured_parts=[part for part, user in reader.job_use_parts(job_id) if caller.can_see_user(user)],
     )
 
 

@@ -123,6 +123,9 @@ def _print_job(out: ConsoleOutput, answer: JobDetailView) -> None:
         ])  # fmt: skip
     if answer.use is not None:
         print_use(out, answer.use)
+    elif answer.measured_parts:
+        out.blank()
+        out.line(("Used", "bold"), f" by its parts: burstctl job show {abbreviated_list(answer.measured_parts)}")
 
 
 def _print_remarks(out: ConsoleOutput, answer: JobDetailView | ExplainView) -> None:

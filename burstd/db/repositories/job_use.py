@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, delete, func, insert, or_, select, update
 
 from burstd.db.codec import from_json, to_json, to_json_text
 from burstd.db.tables import JOB_USE
@@ -20,6 +20,7 @@ MAX_SERIES = 20_000
 """... and so many of the latest with series: about 200 MB."""
 MAX_SERIES_BYTES = 60_000
 """Of one row, compressed; longer series are not kept."""
+MAX_PARTS = 20
 _PLAIN = tuple(column for column in JOB_USE.c if column is not JOB_USE.c.figures)
 
 
@@ -79,6 +80,15 @@ def last_run_of_job(job: str) -> Select[Any]:
 def owner_of_job(job: str) -> Select[Any]:
     """Whose the last run of a job is."""
     return select(JOB_USE.c.user).where(JOB_USE.c.job == job).order_by(JOB_USE.c.started.desc()).limit(1)
+
+
+def parts_of_job(number: str) -> Select[Any]:
+    """Ids and users of tasks of an array, and of components of a het job: the latest MAX_PARTS."""
+    ranges = (
+        and_(JOB_USE.c.job >= f"{number}{mark}", JOB_USE.c.job < f"{number}{chr(ord(mark) + 1)}") for mark in "_+"
+    )
+    query = select(JOB_USE.c.job, JOB_USE.c.user).where(or_(*ranges)).group_by(JOB_USE.c.job, JOB_USE.c.user)
+    return query.order_by(func.max(JOB_USE.c.started).desc(), JOB_USE.c.job).limit(MAX_PARTS)
 
 
 def series_of_run(use: JobUse, nodes: int | None) -> Select[Any]:
