@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from burstd.db import Store
+from burstd.db import Store, StoreUnavailable
 from burstd.db.repositories import job_use as job_use_rows
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
@@ -294,6 +294,21 @@ def test_the_end_of_a_run_reads_and_writes_no_series(world: World, monkeypatch: 
         START + 300, [(True, False), (True, True), (True, True), (True, True)],
     )  # fmt: skip
     assert [node.cpu_series for node in use.nodes] == [series] * 4
+
+
+def test_a_machine_is_asked_again_though_its_figures_could_not_be_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_uses: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    world.figures["gpu1"] = {"7": NODE}
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "save_job_uses", refuse)
+        with pytest.raises(StoreUnavailable):
+            world.step()
+    world.step(180.0)
+    assert world.store.job_uses("7")[0].nodes[0].cpu_s == 50.0
 
 
 @pytest.mark.parametrize("state", [JobState.SIGNALING, JobState.STOPPED, JobState.SUSPENDED, JobState.COMPLETING])

@@ -289,15 +289,13 @@ class JobUsePoller:
         """Takes up runs that have begun, and asks for the last figures of those that are over."""
         restored = not self._restored
         if restored:
-            self._restored = True
             for use in self._store.open_job_uses():
                 known = self._runs[_key(use)] = _JobRun(use, 0, 0, shared_gpus=False, claims={})
                 self._uses[use.job], self._shown = known, None
+            self._restored = True
         if jobs is self._queue:
             return
-        self._queue = jobs
-        rows = dict(zip(map(id, jobs), jobs, strict=True))
-        before, self._rows = self._rows, rows
+        rows, before = dict(zip(map(id, jobs), jobs, strict=True)), self._rows
         for row in rows.keys() - before.keys():
             job = rows[row]
             if job.state in _ON_NODES and job.start:
@@ -312,6 +310,7 @@ class JobUsePoller:
         if restored:
             for key in self._runs.keys() - self._jobs.keys():
                 self._end(key, self._runs[key], None, now)
+        self._queue, self._rows = jobs, rows
 
     def _see(self, key: _Run, job: Job) -> None:
         before = self._jobs.get(key)
@@ -456,8 +455,10 @@ class JobUsePoller:
 
         def done(found: NodeFigures | Exception) -> None:
             self._owed_in_flight -= rank in _OWED
-            self._take(machine, now, forget, found)
-            self._plan_call(machine)
+            try:
+                self._take(machine, now, forget, found)
+            finally:
+                self._plan_call(machine)
 
         # No loop is run for figures that nothing waits for, nor for each node of a job that has many.
         quiet = rank in _RATED or (rank is Rank.OWING and self._calls.next_due(_OWED) <= now)
