@@ -315,7 +315,7 @@ def test_a_cloud_that_is_down_for_a_while(site: Site) -> None:
     running = submit(site, "kept", "sleep 12")
     site.wait_job(running, ["RUNNING"])
     fault = site.cloud.inject_fault(SandboxFault(FaultKind.ERROR, ("*",)))
-    site.wait(lambda: any("cannot be read" in a for a in site.burstctl_json("status")["alarms"]), 20, "an alarm")
+    site.wait(lambda: any("cannot be read" in a for a in site.api("/v1/status")["alarms"]), 20, "an alarm")
     job = submit(site, "down")
     site.wait(lambda: bool(claims_of(site, job)), 10, "a claim is made")
     site.wait_job(running)
@@ -323,7 +323,7 @@ def test_a_cloud_that_is_down_for_a_while(site: Site) -> None:
     site.cloud.cancel_fault(fault)
     site.wait_job(job, timeout_s=90)
     assert restarts(site, [running, job]) == {running: 0, job: 0}
-    site.wait(lambda: not site.burstctl_json("status")["alarms"], 20, "the alarm is over")
+    site.wait(lambda: not site.api("/v1/status")["alarms"], 20, "the alarm is over")
 
 
 def test_in_the_end_nothing_is_left(site: Site) -> None:

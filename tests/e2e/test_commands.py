@@ -56,9 +56,7 @@ def test_a_drained_node_ends_its_job_and_is_not_used_until_released(site: Site) 
 def test_on_hold_nothing_is_booted(site: Site) -> None:
     site.burstctl("hold", "the chiller is off")
     job = site.submit("-p burst -C solo -c1 --mem=100 -t5")
-    site.wait(
-        lambda: any(j["id"] == job for j in site.burstctl_json("job", "list")["jobs"]), 10, "burstd knows the job"
-    )
+    site.wait(lambda: any(j["id"] == job for j in site.api("/v1/jobs")["jobs"]), 10, "burstd knows the job")
     assert "the chiller is off" in site.burstctl("status").stdout
     assert claims_of(site, job) == []
     assert site.burstctl_json("plan")["paused"] == "the chiller is off"
@@ -80,9 +78,9 @@ def test_on_hold_nothing_is_booted(site: Site) -> None:
 def test_explain_names_why_a_job_waits(site: Site) -> None:
     limited = site.submit("-p burst -C solo -c1 --mem=100 -t5", user="bob")
     held = site.submit("-p burst -C solo -c1 --mem=100 -t5 --hold", user="bob")
-    site.wait(lambda: len(site.burstctl_json("job", "list")["jobs"]) == 2, 10, "burstd knows the jobs")
+    site.wait(lambda: len(site.api("/v1/jobs")["jobs"]) == 2, 10, "burstd knows the jobs")
     limit = "node limit of user bob is 0"
-    site.wait(lambda: limit in site.burstctl("explain", limited).stdout, 20, "the limit is named")
+    site.wait(lambda: limit in site.told("explain", limited), 20, "the limit is named")
     said = site.burstctl_json("explain", held)
     assert "held by its user" in said["slurm"]
     assert any("scontrol release" in remedy for remedy in said["remedies"])
@@ -128,7 +126,7 @@ tail -n 1 forward; echo "code $code"
 
 def test_a_port_of_a_job_is_brought_to_its_owner(site: Site) -> None:
     job = site.submit("-p burst -C solo -c1 --mem=200 -t5", _SERVER)
-    site.wait(lambda: site.burstctl_json("job", "list")["jobs"][0]["state"] == "RUNNING", 60, "burstd sees it run")
+    site.wait(lambda: site.api("/v1/jobs")["jobs"][0]["state"] == "RUNNING", 60, "burstd sees it run")
     for user, code in (("bob", ExitCode.FORBIDDEN), ("root", ExitCode.NEGATIVE)):
         refused = site.burstctl("route", "open", job, "8123", user=user, check=False)
         assert refused.returncode == code, refused.stderr
@@ -195,7 +193,7 @@ def _two_pools_in_turn(site: Site, figure: Callable[[str], None]) -> None:
     looks = f"{SET_COMMENT % f'ls {left} 2>&1 | grep -c cannot'}; sleep 2"
     second = site.submit(f"{words} -C solo --dependency=afterany:{first}", looks)
     site.wait_job(first)
-    site.wait(lambda: "handed over" in " ".join(site.burstctl("explain", second).stdout.split()), 20, "explain says so")
+    site.wait(lambda: "handed over" in " ".join(site.told("explain", second).split()), 20, "explain says so")
     site.wait_job(second, ["RUNNING"])
     assert site.instances() == [machine]
     shown = " ".join(site.burstctl("node", "show", "solo1").stdout.split())

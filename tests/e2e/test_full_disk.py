@@ -47,7 +47,7 @@ def test_a_full_disk(small: Site) -> None:
     said = site.cluster.sh(f"cat /dev/zero >{FILL}", check=False)
     assert "No space left" in said
     job = site.submit("-p burst --gres=gpu:v100:1 --mem=100 -t5")
-    site.wait(lambda: any("cannot be written" in a for a in site.burstctl_json("status")["alarms"]), 30, "an alarm")
+    site.wait(lambda: any("cannot be written" in a for a in site.api("/v1/status")["alarms"]), 30, "an alarm")
     (alarm,) = (a for a in site.burstctl_json("status")["alarms"] if "cannot be written" in a)
     assert "space" in alarm or "full" in alarm, alarm
     assert alarm in site.burstctl("status").stdout.replace("\n", " ") or "cannot be written" in alarm
@@ -58,4 +58,4 @@ def test_a_full_disk(small: Site) -> None:
     site.wait_job(job)
     assert restarts(site, [running, job]) == {running: 0, job: 0}
     assert len(claims_of(site, job)) == 1
-    site.wait(lambda: not site.burstctl_json("status")["alarms"], 20, "the alarm is over")
+    site.wait(lambda: not site.api("/v1/status")["alarms"], 20, "the alarm is over")

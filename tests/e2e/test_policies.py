@@ -205,7 +205,7 @@ def test_a_policy_that_fails_at_work_holds_everything(site: Site, code: str, why
     site.burstctl("policy", "reload")
     # It fails over the first job of that name.
     waiting = site.submit("-p burst -c2 --mem=100 -t5 -J secret", "sleep 1")
-    site.wait(lambda: "policy names failed" in site.burstctl("status").stdout, 20, "an alarm")
+    site.wait(lambda: any("policy names failed" in a for a in site.api("/v1/status")["alarms"]), 20, "an alarm")
     assert why in policies(site)["names"]["error"]
     assert claims_of(site, waiting) == []
     assert site.job(running)["JobState"] == "RUNNING"
@@ -214,7 +214,7 @@ def test_a_policy_that_fails_at_work_holds_everything(site: Site, code: str, why
     site.write(f"{FOLDER}/names.py", GOOD)
     settings(site, '"idle", "budget"]', '"idle", "names", "budget"]')
     site.burstctl("policy", "reload")
-    site.wait(lambda: "failed" not in site.burstctl("status").stdout, 20, "the alarm is over")
+    site.wait(lambda: not any("failed" in a for a in site.api("/v1/status")["alarms"]), 20, "the alarm is over")
     site.wait(lambda: "its name is not allowed" in explained(site, waiting), 15, "and it does its work")
 
 

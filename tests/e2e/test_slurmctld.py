@@ -54,7 +54,7 @@ def test_away_while_nodes_boot_and_jobs_run(site: Site) -> None:
     site.wait(lambda: len(claims_of(site, gang)) == 2, 10, "machines for both nodes")
     site.cluster.stop_slurmctld()
     stopped = time.monotonic()
-    site.wait(lambda: any("Slurm cannot be read" in a for a in site.burstctl_json("status")["alarms"]), 10, "an alarm")
+    site.wait(lambda: any("Slurm cannot be read" in a for a in site.api("/v1/status")["alarms"]), 10, "an alarm")
     assert "Slurm cannot be read" in site.burstctl("status").stdout
     site.wait(lambda: time.monotonic() - stopped > AWAY_S, 2 * AWAY_S, "slurmctld was away for a while")
     assert endings(site) == []
@@ -62,7 +62,7 @@ def test_away_while_nodes_boot_and_jobs_run(site: Site) -> None:
     site.cluster.start_slurmctld()
     site.wait_job(gang)
     site.wait_job(running)
-    site.wait(lambda: not site.burstctl_json("status")["alarms"], 10, "the alarm is over")
+    site.wait(lambda: not site.api("/v1/status")["alarms"], 10, "the alarm is over")
     assert restarts(site, [gang, running]) == {gang: 0, running: 0}
     account = wait_all_gone(site)
     assert len(account.by_claim) == 3, "no machine but those that were needed"

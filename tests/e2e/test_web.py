@@ -95,7 +95,7 @@ def test_every_page_as_administrator_owner_and_other_user(site: Site) -> None:
     site.wait_job(job, ["RUNNING"])
     (claim,) = claims_of(site, job)
     waiting = site.submit("-p burst -C solo -c1 --mem=100 -t5 --hold -J hers")
-    site.wait(lambda: any(j["id"] == waiting for j in site.burstctl_json("job", "list")["jobs"]), 10, "burstd knows it")
+    site.wait(lambda: any(j["id"] == waiting for j in site.api("/v1/jobs")["jobs"]), 10, "burstd knows it")
     pages = ["/", "/queue?state=all", "/nodes", "/gpus", "/nodes/solo1", f"/nodes/{claim['claim']}", f"/jobs/{job}",
              f"/jobs/{waiting}", "/projects", "/costs", "/policies", "/clouds", "/clouds/sandbox"]  # fmt: skip
     with sync_playwright() as playwright:

@@ -13,7 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+from typer.testing import CliRunner
 
+from burstd.cli.main import app
 from burstd.domain.cloud.offer import OfferRule, Pool, fabric_features
 from burstd.domain.project import Project
 from providers.sandbox.boxes.boot.description import BindMount, BoxFile
@@ -28,6 +30,7 @@ JOB_DIR = "/var/spool/burst"
 CONFIG = "/etc/burstd/burstd.toml"
 LOG = "/var/log/burstd.log"
 _PID = "/run/burstd.pid"
+_SOCKET = "/run/burstd/control.sock"
 _IMAGE_ACCOUNT = ["useradd", "--system", "--shell", "/usr/sbin/nologin", "burstd-image"]
 _PATIENCE_S = 10.0
 _SHOW = "squeue | head -40; sinfo -N; scontrol show res; tail -n 30 /var/log/slurm/slurmctld.log"
@@ -309,9 +312,13 @@ class BaseSite(ABC):
         """What ``burstctl ... --json`` answers."""
         return json.loads(self.burstctl(*words, "--json").stdout)
 
+    def told(self, *words: str) -> str:
+        """What burstctl prints, run in this process: for a question that is asked until the answer is right."""
+        return CliRunner().invoke(app, ["--socket", str(self.cluster.head.path(_SOCKET)), *words]).stdout
+
     def api(self, path: str, **params: str | float) -> Any:
         """What the control interface answers to root."""
-        socket = self.cluster.head.path("/run/burstd/control.sock")
+        socket = self.cluster.head.path(_SOCKET)
         with httpx.Client(
             transport=httpx.HTTPTransport(uds=str(socket), verify=False), base_url="http://burstd"
         ) as client:
