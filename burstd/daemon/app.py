@@ -348,9 +348,10 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         sockets.listen(runtime_dir / "control.sock"),
         sockets.listen_for_admins(runtime_dir / "admin.sock", settings.daemon.admin_group),
     )  # fmt: skip
+    # What is answered tells of the page too.
+    page = proxy_server(settings.web, backend)
     control.start()
     stack.callback(control.stop)
-    page = proxy_server(settings.web, backend)
     if page is not None:
         page.start()
         stack.callback(page.stop)

@@ -72,7 +72,7 @@ class IdleJob:
     nodes: tuple[IdleNode, ...] = ()
     """Where they are."""
     text: str = ""
-    """Since when they are idle, and what follows."""
+    """Since when they are idle. Everybody reads it on the map of GPUs: it tells nothing else of the job."""
 
     @property
     def key(self) -> RunKey:

@@ -34,8 +34,11 @@ def listen(address: str) -> socket.socket:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, where = found[0]
         return socket.create_server(where[:2], family=family, backlog=MAX_CONNECTIONS)
-    except OSError as error:
-        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, UnicodeError):
+            why = "that is no name of a host"
+        else:
+            why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise MetricsAddressUnusable(
             f"cannot listen on {address} ([metrics] listen): {why}; 'ss -ltnp' shows who has which "
             "port, 'ip address' the addresses of this host"

@@ -43,7 +43,7 @@ MAX_TRIES = 12
 FIRST_PAUSE_S, MAX_PAUSE_S = 10.0, 600.0
 """Between two tries; doubles. Twelve tries take an hour."""
 MAX_FOR_USER = 10
-"""Messages that one user gets in an hour."""
+"""Messages of one kind that one user gets in an hour: many idle GPUs do not keep news of lost output back."""
 HOUR_S = 3600.0
 SAVE_EVERY_S = 60.0
 MAX_EVENTS = 1000
@@ -75,8 +75,8 @@ class NotificationService:
         self._saved_at = float("-inf")
         self._impossible: dict[str, LoggedEvent] = {}
         """By job, those that are told of once they have lasted."""
-        self._for_user: Counter[tuple[str, int]] = Counter()
-        """Messages by user and hour."""
+        self._for_user: Counter[tuple[str, str, int]] = Counter()
+        """Messages by user, what they tell of, and hour."""
         self._budgets_known: set[str] = set()
         self._fault = ""
 
@@ -156,15 +156,17 @@ class NotificationService:
         return job_notification(event, job, user)
 
     def _limited(self, message: Notification) -> Notification | None:
-        """The message, unless its user has had enough of this hour; the last one says so."""
+        """The message, unless its user has had enough of its kind in this hour; the last one says so."""
         hour = int(message.time // HOUR_S)
-        if not self._for_user.keys() <= {(user, hour) for user, _ in self._for_user}:
-            self._for_user = Counter({key: count for key, count in self._for_user.items() if key[1] >= hour - 1})
-        self._for_user[message.user, hour] += 1
-        count = self._for_user[message.user, hour]
+        if any(counted != hour for *_, counted in self._for_user):
+            self._for_user = Counter({key: count for key, count in self._for_user.items() if key[2] >= hour - 1})
+        key = message.user, message.event, hour
+        self._for_user[key] += 1
+        count = self._for_user[key]
         if count > MAX_FOR_USER:
+            log.info("a notification is left out: its user got enough of its kind in this hour", id=message.id)
             return None
-        last = "; further messages of this hour are left out"
+        last = "; further messages of this kind and hour are left out"
         return replace(message, text=message.text + last) if count == MAX_FOR_USER else message
 
     def _record(self, news: Sequence[Notification], settings: NotifySettings, now: float, *, save_alarms: bool) -> None:

@@ -65,7 +65,7 @@ def plan_idle_gpus(view: SnapshotView, rules: Mapping[str, IdleGpuRule], max_age
         warning = idle.warning(view.now) if known is None or fresh else known
         act, obstacle = _act(job, rule, idle, view.now)
         since, then = f"since {_clock(warning.since, view.now)}", _next_text(rule, warning, act, obstacle, view.now)
-        jobs.append(replace(idle, text=f"idle {since}{then}"))
+        jobs.append(replace(idle, text=f"idle {since}"))
         price = f" at {money_text(idle.cost_per_hour)} an hour" if idle.cost_per_hour else ""
         text = f"{_idle_text(idle)} {since}{price}{then}"
         if has_unknown_idle_word(job.comment):

@@ -220,6 +220,8 @@ def test_a_port_in_use_is_an_alarm_with_the_remedy_until_it_is_free(
 def test_an_address_that_this_host_lacks_is_named() -> None:
     with pytest.raises(MetricsAddressUnusable, match="Cannot assign requested address"):
         listen("192.0.2.1:9797")
+    with pytest.raises(MetricsAddressUnusable, match="that is no name of a host"):
+        listen("a..b:9797")
     with pytest.raises(MetricsAddressUnusable, match=r"nowhere\.invalid:9797"):
         listen("nowhere.invalid:9797")
     with listen(f"[::1]:{free_port()}") as six:

@@ -260,7 +260,11 @@ def test_a_user_gets_few_and_the_queue_is_bounded(rig: Rig, mail: Inbox, monkeyp
     for _ in range(2 * MAX_FOR_USER):
         rig.loop(1)
     assert len(mail.mails) == MAX_FOR_USER
-    assert "further messages of this hour are left out" in mail.mails[-1][1].get_content()
+    assert "further messages of this kind and hour are left out" in mail.mails[-1][1].get_content()
+    impossible("104", USER)(rig)
+    for _ in range(10):
+        rig.loop(60)
+    assert "job 104 cannot start" in mail.mails[-1][1]["subject"]
     monkeypatch.setattr(service_module, "MAX_WAITING", 5)
     mail.faults = [450] * 99
     rig.budgets = [replace(BUDGET, name=str(n)) for n in range(50)]

@@ -186,8 +186,8 @@ def _relay_connection(connection: sockets.socket, client: tuple[str, int], daemo
             relay(connection, SocketWire(far))
 
 
-def peer_is_same_user(connection: sockets.socket, client: tuple[str, int]) -> bool:
-    """Whether a process of this user, or of who became this user by sudo, has the other end.
+def peer_is_same_user(connection: sockets.socket, client: tuple[str, int], also: int | None = None) -> bool:
+    """Whether a process of this user has the other end, or one of the uid ``also``.
 
     ``client``: the address of that end, as accept() told it.
     Once it has, all that comes is his. While this end lives there is no second connection between the same two
@@ -196,7 +196,7 @@ def peer_is_same_user(connection: sockets.socket, client: tuple[str, int]) -> bo
     owner = _peer_uid(client, connection.getsockname())
     return (
         owner is not None
-        and owner in (os.geteuid(), sudo_uid())
+        and owner in (os.geteuid(), also)
         and connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, 1)[0] in _LIVE_STATES
     )
 

@@ -125,8 +125,8 @@ class PageServer(socketserver.ThreadingTCPServer):
             return True
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Lets this user's processes through, and those of who ran sudo."""
-        if peer_is_same_user(request, client_address):
+        """Lets this user's processes through, and those of who ran sudo: they need the address's token too."""
+        if peer_is_same_user(request, client_address, sudo_uid()):
             return True
         warn("a connection was not let through: no process of yours has its other end.")
         return False

@@ -92,8 +92,9 @@ def queue_page(
     if state != "all":
         visible = [job for job in visible if (job.state in PENDING_STATES) is (state == "")]
     if state == "idle":
+        # Also those on nodes of the site, whose partitions no pool may serve.
         idle = {one.job_id for one in queue.plan.idle_gpus}
-        visible = [job for job in visible if job.id in idle]
+        visible = [job for job in queue.all_jobs() if job.id in idle and page.caller.can_see_user(job.user)]
     words = _Reasons(queue)
     found = list(_filtered(page.precedence.slices(visible, SLICE), snapshot, words, user, project, pool, why))
     page.precedence.wait()
