@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from burstd.cli.plain_text import safe_text
 from burstd.cli.session import DEFAULT_SOCKET, ExitCode, GlobalOptions, JsonOption, answered_sockets
 
 _MAX_ERROR_CHARS = 500
+_HELP = ["-h", "--help"]
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "status": (
         "commands.status:status",
@@ -118,7 +119,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": _HELP},
 )
 
 
@@ -153,9 +154,22 @@ for _name, (_, _line) in COMMANDS.items():
     app.command(_name, short_help=_line)(lambda: None)
 
 
+def print_help(words: Sequence[str]) -> None:
+    """Where the words ask for help with a command, prints it and ends.
+
+    Typer would read the options before the command first, with Pydantic, which takes longer to load than all the rest.
+    """
+    if words and words[0] in COMMANDS and words[-1] in _HELP:
+        given = GlobalOptions(json=False, socket=Path(os.environ.get("BURSTD_SOCKET") or DEFAULT_SOCKET))
+        load_command(words[0]).main(list(words[1:]), f"burstctl {words[0]}", help_option_names=_HELP, obj=given)
+
+
 def main() -> None:
     """The console script."""
+    # Looking for plug-ins of Pydantic reads the metadata of every package; it has none here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
+        print_help(sys.argv[1:])
         app()
     except Exception as error:  # the one place where a bug becomes a sentence
         if os.environ.get("BURSTCTL_TRACEBACK"):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import IO, TextIO, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Self, TextIO, cast
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from burstd.cli.plain_text import safe_text
 
 Cell = str | Text | ProgressBar
+_GAP = "  "
+"""Between columns."""
 
 STYLES = {
     "boot": "cyan", "covered": "green", "wait": "yellow", "impossible": "bold red", "unknown": "dim",
@@ -41,6 +45,44 @@ class _TrailingBlankFilter:
 
     def flush(self) -> None:
         self._out.flush()
+
+
+class _UnwrappedTable:
+    """A table as Rich's Table draws one that fits; that takes a hundred times as long for thousands of rows."""
+
+    def __init__(self, rows: Sequence[Sequence[str | Text]], widths: Sequence[int], right: Sequence[bool], indent: int):
+        self._rows, self._widths, self._right, self._indent = rows, widths, right, indent
+
+    @classmethod
+    def fitting(
+        cls, heads: Sequence[str], titles: Sequence[str], rows: Sequence[Sequence[Cell]], indent: int, room: int
+    ) -> Self | None:
+        """None: it does not fit the room, or has cells of several lines or bars."""
+        found: list[Sequence[str | Text]] = [[Text(title, "bold") for title in titles]] if any(titles) else []
+        widths = [0] * len(titles)
+        for row in (*found, *rows):
+            for column, cell in enumerate(row):
+                if isinstance(cell, ProgressBar) or "\n" in cell:
+                    return None
+                widths[column] = max(widths[column], cell_len(str(cell)))
+        if indent + sum(widths) + len(_GAP) * (len(widths) - 1) > room:
+            return None
+        return cls(
+            [*found, *cast("Sequence[Sequence[str | Text]]", rows)], widths, [h.endswith(">") for h in heads], indent
+        )
+
+    def __rich_console__(self, console: Console, _: ConsoleOptions) -> Iterator[Segment]:
+        for row in self._rows:
+            gap = self._indent
+            for cell, width, right in zip(row, self._widths, self._right, strict=True):
+                blanks = width - cell_len(str(cell))
+                yield Segment(" " * (gap + (blanks if right else 0)))
+                if isinstance(cell, Text):
+                    yield from Segment.apply_style(cell.render(console), console.get_style(cell.style))
+                else:
+                    yield Segment(cell)
+                gap = len(_GAP) + (0 if right else blanks)
+            yield Segment.line()
 
 
 class ConsoleOutput:
@@ -78,6 +120,13 @@ class ConsoleOutput:
         ``only_if_fits``: where it does not fit the window nothing is written and False comes back.
         """
         titles = [head.rstrip(">*") for head in heads]
+        cells = [[_safe_cell(cell) for cell in row] for row in rows]
+        lines = _UnwrappedTable.fitting(heads, titles, cells, indent, self._console.width)
+        if lines is not None:
+            self._print(lines)
+            return True
+        if only_if_fits:
+            return False
         rendered = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(titles))
         for head, title in zip(heads, titles, strict=True):
             rendered.add_column(
@@ -86,12 +135,8 @@ class ConsoleOutput:
                 no_wrap=not head.endswith("*"),
                 overflow="fold" if head.endswith("*") else "ellipsis",
             )
-        for row in rows:
-            rendered.add_row(*(_safe_cell(cell) for cell in row))
-        if only_if_fits:
-            needed = self._console.measure(rendered, options=self._console.options.update(max_width=10_000)).maximum
-            if needed > self._console.width:
-                return False
+        for row in cells:
+            rendered.add_row(*row)
         self._print(Padding(rendered, (0, 0, 0, indent), expand=False))
         return True
 

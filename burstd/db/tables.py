@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
@@ -109,23 +109,23 @@ def _columns_of(figures: Figures) -> tuple[list[str], dict[str, list[list[float]
 
 
 def decode_figures(
-    stored: bytes, wanted: Callable[[str, str], bool] | None = None, subjects: Collection[str] | None = None
+    stored: bytes, places: Callable[[tuple[str, ...], str], Sequence[tuple[int, str]]] | None = None
 ) -> Figures:
-    """What StoredFigures wrote; only what is wanted, of a subject and a measure. Raises ValueError where it is damaged.
+    """What StoredFigures wrote. Raises ValueError where it is damaged.
 
-    ``subjects``: those of which anything may be wanted, where that is known.
+    ``places``: of subjects and a measure, which of them are wanted, each by its number and name; None: all.
     """
     try:
         read = json.loads(zlib.decompress(stored))
         # An object: written subject by subject, as the first samples were.
         names, columns = _columns_of(read) if isinstance(read, dict) else read
-        places = [(n, name) for n, name in enumerate(names) if subjects is None or name in subjects]
+        subjects = tuple(names)
         found: dict[str, dict[str, Figure]] = {}
         for measure, (sums, *more) in columns.items():
             largest = more[0] if more else sums
-            for n, name in places:
+            for n, name in enumerate(subjects) if places is None else places(subjects, measure):
                 total, most = sums[n], largest[n]
-                if (total or most) and (wanted is None or wanted(name, measure)):
+                if total or most:
                     found.setdefault(name, {})[measure] = total if total == most else [total, most]
     except (zlib.error, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error

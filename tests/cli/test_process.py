@@ -33,11 +33,12 @@ def burstctl(control: Path, *words: str, code: str = BURSTCTL, **env: str) -> su
 
 @pytest.mark.parametrize(
     ("word", "more"),
-    [("status", ()), ("--help", ("http.client", "pydantic", "burstd.cli.commands")), ("--version", ("pydantic",))],
-)
+    [("status", ()), ("--help", ("http.client", "pydantic", "burstd.cli.commands")), ("--version", ("pydantic",)),
+     ("volume --help", ("http.client", "pydantic"))],
+)  # fmt: skip
 def test_it_loads_little(control: Path, backend: FakeBackend, word: str, more: tuple[str, ...]) -> None:
     look = f"print([m for m in {(*HEAVY, *more)} if m in sys.modules], file=sys.stderr)"
-    process = burstctl(control, word, code=BURSTCTL.replace("; main()", f"\ntry: main()\nfinally: {look}"))
+    process = burstctl(control, *word.split(), code=BURSTCTL.replace("; main()", f"\ntry: main()\nfinally: {look}"))
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "[]\n")
     assert "burstd" in out or "burstctl" in out

@@ -43,7 +43,6 @@ DEFAULT_S = 7 * DAY_S
 MAX_SERIES = 2000
 MAX_PATTERNS = 10
 _OF_SITE = ("site/*", "pool/*", "provider/*")
-_WILDCARDS = frozenset("*?[")
 _PERCENTILES = {"wait_median_s": 50, "wait_p90_s": 90}
 _SUBJECTS = {Part.SITE: ("site", "pool"), Part.MACHINES: ("site", "pool", "provider"),
              Part.PROJECTS: ("project", "account")}  # fmt: skip
@@ -83,7 +82,7 @@ def get_history(
     def needed(subject: str, stored: str) -> bool:
         return any(shown(subject, measure) for measure in _needed_for(stored))
 
-    some = SeriesFilter(needed, _named(patterns))
+    some = SeriesFilter(needed)
     begin, step_s, read = backend.reader.site_history(parts, begin, end, some)
     times = range(step_start(begin, step_s), step_start(end, step_s) + 1, step_s)
     found: list[SeriesView] = []
@@ -122,12 +121,6 @@ def _may_name(pattern: str, kinds: Sequence[str]) -> bool:
     """Whether a pattern may fit a series of these kinds of subjects."""
     first, slash, _ = pattern.partition("/")
     return not slash or "*" in first or any(fnmatchcase(kind, first) for kind in kinds)
-
-
-def _named(patterns: Sequence[str]) -> set[str] | None:
-    """The subjects of the patterns; None where one of them may fit others: a wildcard stands for a '/' too."""
-    subjects = {pattern.rpartition("/")[0] for pattern in patterns}
-    return subjects if all(s == "site" or ("/" in s and not _WILDCARDS & set(s)) for s in subjects) else None
 
 
 def _made_of(stored: str) -> Sequence[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby, pairwise
 from math import ceil
 
@@ -31,14 +31,17 @@ MAX_POINTS = 500
 _T = SITE_HISTORY.c
 
 
-@dataclass(frozen=True, slots=True)
 class SeriesFilter:
     """Which figures of samples are read."""
 
-    wanted: Callable[[str, str], bool]
-    """Of a subject and a measure; called for each figure of each sample."""
-    subjects: Collection[str] | None = None
-    """Those of which anything may be wanted, where that is known."""
+    def __init__(self, wanted: Callable[[str, str], bool]) -> None:
+        """``wanted``: of a subject and a measure."""
+        self._wanted = wanted
+        self.places = lru_cache(maxsize=1024)(self._places)
+        """See ``decode_figures``. Most samples have the same subjects."""
+
+    def _places(self, subjects: tuple[str, ...], measure: str) -> Sequence[tuple[int, str]]:
+        return [(n, subject) for n, subject in enumerate(subjects) if self._wanted(subject, measure)]
 
 
 def record(connection: Connection, now: float, parts: Mapping[Part, Figures]) -> None:
@@ -162,10 +165,10 @@ def _read(
 def _samples(rows: Iterable[tuple[int, int, bytes]], series: SeriesFilter | None = None) -> list[Sample]:
     """Those that can be read: a damaged one is a gap, and keeps nobody from the others."""
     found = []
-    wanted, subjects = (series.wanted, series.subjects) if series is not None else (None, None)
+    places = series.places if series is not None else None
     for time, samples, stored in rows:
         try:
-            found.append(Sample(time, samples, decode_figures(stored, wanted, subjects)))
+            found.append(Sample(time, samples, decode_figures(stored, places)))
         except ValueError as error:
             log.error("a sample of the site's history cannot be read", time=time, error=str(error))
     return found
