@@ -166,8 +166,6 @@ def print_help(words: Sequence[str]) -> None:
 
 def main() -> None:
     """The console script."""
-    # Looking for plug-ins of Pydantic reads the metadata of every package; it has none here.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         print_help(sys.argv[1:])
         app()
