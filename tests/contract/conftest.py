@@ -8,19 +8,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.nova_machines import NovaMachines
+
 if TYPE_CHECKING:
     from tests.lab.kubernetes.world import Ground, OpenShiftWorld
     from tests.lab.openstack.world import Account, OpenStackWorld
 
 
 @pytest.fixture(scope="package")
-def openstack_account() -> Iterator[Account]:
+def nova_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NovaMachines]:
+    """Stand behind the servers of OpenStack's control plane."""
+    with NovaMachines(tmp_path_factory.mktemp("m") / "s") as made:
+        yield made
+        made.shutdown()
+
+
+@pytest.fixture(scope="package")
+def openstack_account(nova_machines: NovaMachines) -> Iterator[Account]:
     """A control plane behind a proxy."""
     from tests.lab.openstack.plane import ControlPlane
     from tests.lab.openstack.proxy import Proxy
     from tests.lab.openstack.world import Account
 
-    with ControlPlane() as cloud, Proxy(cloud.lab.network.hub or "") as proxy:
+    machines = Path(str(nova_machines.server_address))
+    with ControlPlane(machines=machines) as cloud, Proxy(cloud.lab.network.hub or "") as proxy:
         yield Account(cloud, proxy)
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import socketserver
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,53 +13,21 @@ from typing import Any
 import pytest
 from openstack import exceptions
 
+from tests.doubles.nova_machines import NovaMachines, meta_data
 from tests.lab.openstack.plane import ControlPlane
 from tests.lab.openstack.projects import Project
+from tests.lab.openstack.world import Account
 
 pytestmark = [pytest.mark.clouds, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
-_PROJECT = Path(__file__).parents[3]
+_PROJECT = Path(__file__).parents[2]
 _PATIENCE_S = 90.0
 _POLL_S = 0.5
 """A question costs OpenStack a tenth of a second of processor time."""
 
 
-class Machines(socketserver.ThreadingUnixStreamServer):
-    """What nova's driver is told, and a console for every server."""
-
-    daemon_threads = True
-
-    def __init__(self, place: Path) -> None:
-        self.requests: list[dict[str, Any]] = []
-        super().__init__(str(place), _Asked)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-class _Asked(socketserver.StreamRequestHandler):
-    def handle(self) -> None:
-        words = json.loads(self.rfile.readline())
-        assert isinstance(self.server, Machines)
-        self.server.requests.append(words)
-        refused = words["do"] == "spawn" and _meta_data(words["drive"])["name"] == "refused"
-        answer = {"error": "there is no more room"} if refused else {"ok": True, "text": "hello from " + words["uuid"]}
-        self.wfile.write(json.dumps(answer).encode() + b"\n")
-
-
-def _meta_data(drive: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(base64.b64decode(drive["openstack/latest/meta_data.json"]))
-    return found
-
-
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    with Machines(tmp_path_factory.mktemp("m") / "s") as server:
-        yield server
-        server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def cloud(machines: Machines) -> Iterator[ControlPlane]:
-    with ControlPlane(machines=Path(str(machines.server_address))) as up:
-        yield up
+def cloud(openstack_account: Account) -> ControlPlane:
+    return openstack_account.cloud
 
 
 @pytest.fixture(scope="module")
@@ -105,20 +69,20 @@ def _built(client: Any, server: Any) -> Any:
     return client.compute.get_server(server.id)
 
 
-def test_machine_stands_behind_a_server(client: Any, project: Project, machines: Machines) -> None:
+def test_machine_stands_behind_a_server(client: Any, project: Project, nova_machines: NovaMachines) -> None:
     words = {"user_data": "aGVsbG8=", "metadata": {"burstd-claim": "c1"}, "availability_zone": "az2"}
     server = _built(client, _make(client, project, "g1", "gpu.4", key_name="burst", **words))
     assert (server.status, server.availability_zone) == ("ACTIVE", "az2")
     address = server.addresses[project.network][0]["addr"]
-    (spawned,) = (dict(told) for told in machines.requests if told["uuid"] == server.id)
+    (spawned,) = (dict(told) for told in nova_machines.requests if told["uuid"] == server.id)
     drive = spawned.pop("drive")
     assert spawned == {"do": "spawn", "uuid": server.id, "address": address, "floating": [], "gpus": 4}
     assert drive["openstack/latest/user_data"] == words["user_data"]
-    said = _meta_data(drive)
+    said = meta_data(drive)
     assert (said["name"], said["availability_zone"], said["meta"]) == ("g1", "az2", words["metadata"])
     assert client.compute.get_server_console_output(server)["output"] == f"hello from {server.id}"
     client.compute.delete_server(server)
-    _wait(lambda: {"do": "destroy", "uuid": server.id} in machines.requests, "its machine ended")
+    _wait(lambda: {"do": "destroy", "uuid": server.id} in nova_machines.requests, "its machine ended")
 
 
 def test_host_without_room_for_the_machine_fails_the_build(client: Any, project: Project) -> None:

@@ -35,7 +35,11 @@ _STAGES = (
     ),
 )
 _TOGETHER = (
-    ("tests/contract/test_openstack_faults.py", "tests/contract/test_openstack_provider.py"),
+    (
+        "tests/contract/test_openstack_plane.py",
+        "tests/contract/test_openstack_faults.py",
+        "tests/contract/test_openstack_provider.py",
+    ),
     (
         "tests/contract/test_openshift_ends.py",
         "tests/contract/test_openshift_answers.py",
@@ -52,6 +56,7 @@ _TOGETHER = (
 )
 """Files that share a control plane or a site (a fixture of their package): one process runs them one after another."""
 _LONGEST = (
+    "tests/contract/test_openstack_plane.py",
     "tests/contract/test_openstack_faults.py",
     "tests/docs/test_openstack_docs.py",
     "tests/slurm/test_real_slurm.py",
@@ -84,7 +89,6 @@ _LONGEST = (
     "tests/e2e/test_commands.py",
     "tests/node/test_machines.py",
     "tests/node/test_conditions.py",
-    "tests/lab/openstack/test_plane.py",
     "tests/e2e/test_policies.py",
     "tests/e2e/test_main_path.py",
     "tests/e2e/test_kill.py",
