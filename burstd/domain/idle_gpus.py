@@ -73,6 +73,8 @@ class IdleJob:
     """Where they are."""
     text: str = ""
     """Since when they are idle. Everybody reads it on the map of GPUs: it tells nothing else of the job."""
+    run_start: int = 0
+    """As Job has it."""
 
     @property
     def key(self) -> RunKey:
@@ -86,7 +88,7 @@ class IdleJob:
 
     def warning(self, now: float) -> IdleWarning:
         """Its figures may be minutes old: what follows is counted from ``now`` on."""
-        return IdleWarning(self.idle, self.since, max(self.idle_s, now - self.since))
+        return IdleWarning(self.idle, self.since, max(self.idle_s, now - self.since), run_start=self.run_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,16 @@ class IdleWarning:
     """Slurm has answered: it is not done again, whatever becomes of the run."""
     refusal: str = ""
     """What Slurm said against it."""
+    run_start: int = 0
+    """As Job has it: Slurm gives ids again."""
 
     def holds_for(self, idle: IdleJob) -> bool:
         """Whether the job needs no new one.
 
         A job that has used a GPU since this warning, as while burstd was down, is idle since a later time.
         """
+        if self.run_start != idle.run_start:
+            return False
         unbroken = idle.since < self.since + self.idle_s
         return self.done or (unbroken and (self.idle == idle.idle or self.act is not IdleAct.NOTHING))
 

@@ -92,7 +92,9 @@ def plan_idle_gpus(view: SnapshotView, rules: Mapping[str, IdleGpuRule], max_age
 def _is_kept(key: tuple[str, int], known: IdleWarning, view: SnapshotView) -> bool:
     """What was done is remembered as long as the run lasts: it is not done twice."""
     job = view.jobs().get(key[0]) if known.done else None
-    return job is not None and job.restarts == key[1] and job.state is not JobState.PENDING
+    if job is None or job.state is JobState.PENDING:
+        return False
+    return (job.restarts, job.run_start) == (key[1], known.run_start)
 
 
 def idle_gpu_alarms(snapshot: Snapshot, rules: Mapping[str, IdleGpuRule]) -> list[str]:
@@ -156,6 +158,7 @@ def _idle_job(job: Job, use: JobUse, rule: IdleGpuRule, view: SnapshotView) -> I
         max(node.sampled_at - s for node, s in idle), min(s for _, s in idle),
         _sums((node.currency, node.gpu_price) for node, _ in idle),
         _sums((node.currency, node.gpu_price * Decimal(s) / 3600) for node, s in idle), _idle_nodes(idle),
+        run_start=job.run_start,
     )  # fmt: skip
 
 

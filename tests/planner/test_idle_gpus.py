@@ -424,6 +424,10 @@ def test_what_was_done_is_not_done_again(refusal: str, end: str) -> None:
     assert over(plan(gone, rules)) == [("1", 0)]
     next_run = snapshot_of(gpu_job(restarts=1), measured(BUSY), warned=warned)
     assert over(plan(next_run, rules)) == [("1", 0)]
+    of_the_same_id = snapshot_of(gpu_job(run_start=7), measured(BUSY), warned=warned)
+    assert over(plan(of_the_same_id, rules)) == [("1", 0)]
+    idle_too = plan(snapshot_of(gpu_job(run_start=7), measured(IDLE), warned=warned), rules)
+    assert (len(new_warnings(idle_too)), acts(idle_too)) == (1, [])
 
 
 def test_a_job_that_stops_to_use_its_last_gpu_is_warned_anew() -> None:
