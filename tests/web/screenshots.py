@@ -26,7 +26,7 @@ def main(folder: Path) -> None:
             for name, (path, scheme) in PICTURES.items():
                 page = browser.new_page(
                     base_url=f"http://127.0.0.1:{port}",
-                    viewport={"width": 1100, "height": 740},
+                    viewport={"width": 1280, "height": 800},
                     color_scheme="dark" if scheme == "dark" else "light",
                 )
                 page.goto(path)

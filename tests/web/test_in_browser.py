@@ -85,6 +85,19 @@ def test_pages_can_be_read_and_fit(chromium: Browser, site: tuple[FakeBackend, s
             assert width <= 0, path
 
 
+def test_a_page_is_printed_dark_on_white_and_without_what_is_for_a_screen(
+    chromium: Browser, site: tuple[FakeBackend, str]
+) -> None:
+    with window(chromium, site, **VIEWS["dark"]) as page:
+        page.goto("/costs")
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.evaluate(CONTRAST, 4.5) == []
+        expect(page.get_by_role("button")).to_have_count(0)
+        expect(page.get_by_role("link", name="Queue")).to_be_hidden()
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+
+
 @pytest.mark.parametrize("path", ["/", "/queue", "/nodes?state=all", "/costs", "/jobs/103"])
 def test_the_keyboard_reaches_everything(chromium: Browser, site: tuple[FakeBackend, str], path: str) -> None:
     with window(chromium, site, **VIEWS["light"]) as page:
