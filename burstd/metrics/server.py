@@ -38,7 +38,7 @@ def listen(address: str) -> socket.socket:
         if isinstance(error, UnicodeError):
             why = "that is no name of a host"
         else:
-            why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+            why = str(error.strerror) if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise MetricsAddressUnusable(
             f"cannot listen on {address} ([metrics] listen): {why}; 'ss -ltnp' shows who has which "
             "port, 'ip address' the addresses of this host"
