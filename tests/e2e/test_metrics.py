@@ -114,6 +114,7 @@ def test_nodes_are_targets_and_alerts_fire_and_clear(
     prometheus.wait_fired("BurstdDown")
     prometheus.wait(lambda: "BurstdDown" in prometheus.received_alerts(), "Alertmanager has it")
     site.start_burstd()
+    site.wait(site.has_looked, 60, "burstd's first loop")
     prometheus.wait(lambda: not prometheus.alerts(), "all alerts are over")
     assert prometheus.fired == ALERTS
     wait_all_gone(site)
