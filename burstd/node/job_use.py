@@ -26,8 +26,8 @@ MAX_JOB_BYTES = 256 << 10
 _MAX_ANSWER_BYTES = 512 << 10
 _MAX_LINES = 2048
 """More than fit into an answer: figures of a job take 400 bytes at least."""
-MAX_FORGET = 256
-"""Runs that a node can be made to forget in one call."""
+MAX_NAMES = 256
+"""Runs that a node can be made to forget in one call, and that it can be asked for first."""
 _ANSWER_S = 20.0
 _RUN = r"[1-9][0-9]{0,9}-[0-9]{1,10}"
 _LINE = re.compile(rf"use ({_RUN}) ([A-Za-z0-9+/]{{1,200000}}={{0,2}})")
@@ -59,6 +59,8 @@ class NodeFigures:
     was requeued has several, and so has a number that Slurm has given again."""
     unreadable: tuple[str, ...]
     """Names of runs whose figures are not what a sampler writes."""
+    left_out: bool = False
+    """Not all of it fitted into the answer."""
 
 
 class _Answer(BaseModel):
@@ -119,11 +121,18 @@ class _Job(_Answer):
 
 
 def fetch_figures(
-    shell: Shell, node: str, config: SamplerConfig | None, *, forget: Collection[str], now: float
+    shell: Shell,
+    node: str,
+    config: SamplerConfig | None,
+    *,
+    forget: Collection[str],
+    now: float,
+    owed: Collection[str] = (),
 ) -> NodeFigures:
     """The figures of all runs on a node, whose sampler is started where it does not run; ``config`` None ends it.
 
-    ``forget``: names of runs whose figures the node need not keep, MAX_FORGET at most. ``now``: burstd's time; the
+    ``forget``: names of runs whose figures the node need not keep; ``owed``: of those that come before what was sent
+    once. MAX_NAMES at most of each. ``now``: burstd's time; the
     node says how old its figures are, so that its clock does not matter. Raises CommandFailed, ConnectionLost,
     CommandTimedOut.
     """
@@ -131,6 +140,7 @@ def fetch_figures(
     every, idle = (config.every_s, config.idle_below_percent) if config is not None else (0.0, 0.0)
     version = hashlib.sha256(source + f"{every:g} {idle:g}".encode()).hexdigest()[:16]
     names = [name for name in forget if re.fullmatch(_RUN, name)]
+    names += [f"+{name}" for name in owed if re.fullmatch(_RUN, name)]
     arguments = [version, f"{every:g}", f"{idle:g}", str(_MAX_ANSWER_BYTES), *names]
     done = shell.script(_script("sampling.sh"), *arguments, input=source, timeout_s=_ANSWER_S)
     if done.rc != 0:
@@ -157,7 +167,7 @@ def read_figures(text: str, node: str, now: float) -> NodeFigures:
             unreadable.append(match[1])
         else:
             runs[match[1]] = _node_use(found, node, booted, now)
-    return NodeFigures(state, runs, tuple(unreadable))
+    return NodeFigures(state, runs, tuple(unreadable), left_out=lines[-1] == "more")
 
 
 def _read_job(encoded: str) -> _Job | None:

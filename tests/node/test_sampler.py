@@ -524,10 +524,11 @@ def test_a_visit_ends_when_the_sampler_that_it_started_can_be_seen(tmp_path: Pat
     assert states == ["started", "running"]
 
 
-def _visit(shell: LocalShell, *forget: str) -> list[int]:
+def _visit(shell: LocalShell, *forget: str, owed: tuple[int, ...] = (), left_out: bool = False) -> list[int]:
     """Numbers of the jobs that were sent, and are forgotten; no sampler is started."""
-    names = [f"{number}-5" for number in forget]
-    found = fetch_figures(shell, "cl1", None, forget=names, now=1000.0)  # type: ignore[arg-type]
+    names, first = ([f"{number}-5" for number in some] for some in (forget, owed))
+    found = fetch_figures(shell, "cl1", None, forget=names, owed=first, now=1000.0)  # type: ignore[arg-type]
+    assert found.left_out is left_out
     return [int(name.removesuffix("-5")) for name in found.unreadable]
 
 
@@ -566,10 +567,13 @@ def test_each_running_job_has_its_turn_where_not_all_can_be_sent(
         for number in range(1, 9):
             if visit == 0 or number != 4:
                 _write(folder, number)
-        visits.append(_visit(shell))
+        visits.append(_visit(shell, left_out=True))
     assert [len(sent) for sent in visits] == [3] * 6
     assert sorted({number for sent in visits[:3] for number in sent}) == [*range(1, 9)]
     assert sorted({number for sent in visits[3:] for number in sent} - {4}) == [1, 2, 3, 5, 6, 7, 8]
+    for number in (1, 2, 3):
+        _write(folder, number)
+    assert _visit(shell, owed=(4, 99), left_out=True)[0] == 4
 
 
 @pytest.mark.parametrize(

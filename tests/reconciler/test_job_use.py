@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from burstd.db import Store, StoreUnavailable
+from burstd.db import Store, StoreError
 from burstd.db.repositories import job_use as job_use_rows
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse, Series
 from burstd.domain.plugins.shell import Closing, ConnectionLost
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job import RUNNING_STATES, Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView, Unavailable
@@ -62,6 +62,10 @@ class World:
         """Of runs before, by their number, on all nodes."""
         self.silent: set[str] = set()
         self.asked: list[tuple[str, tuple[str, ...], bool]] = []
+        self.owed: list[frozenset[str]] = []
+        """Runs that were asked for first, by call."""
+        self.fits = 999
+        """Runs in an answer."""
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.summaries: list[JobUse] = []
         monkeypatch.setattr(job_use, "fetch_figures", self.fetch)
@@ -86,12 +90,16 @@ class World:
             raise ConnectionLost("it is silent")
         return _Shell()
 
-    def fetch(self, _shell: object, node: str, config: object, *, forget: frozenset[str], now: float) -> NodeFigures:
+    def fetch(
+        self, _shell: object, node: str, config: object, *, forget: frozenset[str], owed: frozenset[str], now: float
+    ) -> NodeFigures:
         assert now == self.clock.now()
         self.asked.append((node, tuple(sorted(forget)), config is not None))
         uses = [*self.figures.get(node, {}).items(), *self.kept]
         found = {run_name(number, use): use for number, use in uses if run_name(number, use) not in forget}
-        return NodeFigures("running" if config is not None else "ended", found, ())
+        self.owed.append(owed)
+        sent = dict([*found.items()][: self.fits])
+        return NodeFigures("running" if config is not None else "ended", sent, (), left_out=len(sent) < len(found))
 
     def submit(self, _lane: str, work: Callable[[], Any], done: Callable[[Any], None], **_: object) -> None:
         self.waiting.append((work, done))
@@ -104,6 +112,7 @@ class World:
             except ConnectionLost as error:
                 result = error
             done(result)
+        self.poller.save()
 
     def step(self, after: float = 0.0, *, answers: bool = True) -> list[str]:
         """One loop; the machines that were asked in it."""
@@ -296,22 +305,7 @@ def test_the_end_of_a_run_reads_and_writes_no_series(world: World, monkeypatch: 
     assert [node.cpu_series for node in use.nodes] == [series] * 4
 
 
-def test_a_machine_is_asked_again_though_its_figures_could_not_be_written(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_uses: object) -> None:
-        raise StoreUnavailable("the disk is full")
-
-    world.figures["gpu1"] = {"7": NODE}
-    with monkeypatch.context() as patched:
-        patched.setattr(world.store, "save_job_uses", refuse)
-        with pytest.raises(StoreUnavailable):
-            world.step()
-    world.step(180.0)
-    assert world.store.job_uses("7")[0].nodes[0].cpu_s == 50.0
-
-
-@pytest.mark.parametrize("state", [JobState.SIGNALING, JobState.STOPPED, JobState.SUSPENDED, JobState.COMPLETING])
+@pytest.mark.parametrize("state", [*RUNNING_STATES - {JobState.STAGE_OUT}])
 def test_a_run_goes_on_in_any_state_of_a_job_that_is_on_its_nodes(world: World, state: JobState) -> None:
     """As SIGNALING, for the moment of a scancel --signal, and STOPPED."""
     world.figures["gpu1"] = {"7": NODE}
@@ -515,3 +509,87 @@ def test_a_summary_is_written_once_where_the_site_wants_it(world: World) -> None
     for _ in range(4):
         world.step(30.0)
     assert [(use.job, use.ended) for use in world.summaries] == [("7", START + 30)]
+
+
+def _fail_once(monkeypatch: pytest.MonkeyPatch, world: World, call: str) -> None:
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr(job_use, "fetch_figures", world.fetch)
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(world.store, call, fail)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_write_that_fails_loses_no_figures_and_no_visits(
+    world: World, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    world.step()
+    if last:
+        world.jobs = []
+    world.figures["gpu1"] = {"7": replace(NODE, ended=last)}
+    _fail_once(monkeypatch, world, "save_job_uses")
+    with pytest.raises(StoreError):
+        world.step(200.0)
+    assert (world.store.job_uses("7"), world.poller.awaited()) == ((), {"c-gpu1"} if last else frozenset())
+    world.step(1.0)
+    (use,) = world.store.job_uses("7")
+    assert (use.nodes[0].cpu_s, use.ended, use.cut) == (50.0, START + 100 if last else None, False)
+    assert world.step(200.0) == ([] if last else ["gpu1"])
+
+
+def test_an_answer_that_burstd_cannot_take_in_ends_no_visits(world: World) -> None:
+    world.step()
+    world.figures["gpu1"] = {"7": replace(NODE, gpus=None)}  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            world.step(200.0)
+    world.figures["gpu1"] = {"7": NODE}
+    assert world.step(200.0) == ["gpu1"]
+
+
+def test_runs_on_record_are_taken_up_though_the_first_read_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.figures["gpu1"] = {"7": replace(NODE, ended=True)}
+    world.step()
+    world.poller, world.jobs = world.new_poller(), []
+    _fail_once(monkeypatch, world, "open_job_uses")
+    with pytest.raises(StoreError):
+        world.step(10.0)
+    world.step(10.0)
+    world.step(1.0)
+    assert [use.ended for use in world.store.job_uses("7")] == [START + 20]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_run_whose_row_could_not_be_read_for_a_moment_goes_on(world: World, settled: bool) -> None:
+    world.figures["gpu1"] = {"7": NODE}
+    world.step()
+    world.jobs = [job(state=JobState.UNKNOWN, start=0.0)]
+    world.step(5.0, answers=settled)
+    if settled:
+        world.step(1.0)
+    world.jobs = [job()]
+    world.step(1.0)
+    world.figures["gpu1"] = {"7": replace(NODE, cpu_s=70.0, sampled_at=START + 200)}
+    assert [world.step(200.0) for _ in range(2)] == [["gpu1"], ["gpu1"]]
+    (use,) = world.store.job_uses("7")
+    assert (use.nodes[0].cpu_s, use.ended, [*world.poller.uses()]) == (70.0, None, ["7"])
+    world.jobs = []
+    world.step(10.0)
+    world.step(1.0)
+    assert world.store.job_uses("7")[0].ended == world.clock.time - 1
+
+
+def test_last_figures_that_did_not_fit_are_asked_for_first_and_waited_for(world: World) -> None:
+    world.jobs = [job(8), job(7)]
+    world.figures["gpu1"] = {"8": NODE, "7": NODE}
+    world.step()
+    world.jobs, world.fits = [job(8)], 1
+    world.figures["gpu1"]["7"] = replace(NODE, cpu_s=70.0, ended=True)
+    world.step(10.0)
+    assert (set(world.owed[-1]), set(world.poller.awaited())) == ({run_name("7", NODE)}, {"c-gpu1"})
+    world.fits = 2
+    world.step(1.0)
+    world.step(1.0)
+    (use,) = world.store.job_uses("7")
+    assert (use.nodes[0].cpu_s, use.cut) == (70.0, False)

@@ -43,8 +43,8 @@ PENDING_STATES = frozenset({JobState.PENDING, JobState.REQUEUED, JobState.REQUEU
 """Of jobs that have no nodes and may get some."""
 RUNNING_STATES = frozenset(
     {
-        JobState.RUNNING, JobState.SUSPENDED, JobState.STOPPED, JobState.SIGNALING, JobState.COMPLETING,
-        JobState.STAGE_OUT,
+        JobState.RUNNING, JobState.SUSPENDED, JobState.STOPPED, JobState.SIGNALING, JobState.RESIZING,
+        JobState.COMPLETING, JobState.STAGE_OUT,
     }
 )  # fmt: skip
 """Of jobs that have begun and are in the queue. In STAGE_OUT their nodes are free already; in CONFIGURING they boot."""

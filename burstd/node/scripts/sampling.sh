@@ -1,9 +1,9 @@
 # Has the sampler (sampler.py) run on this machine, the one that is sent and no other, and prints what it has measured:
-# "uptime SECONDS" since boot, "sampler STATE", then "use RUN BASE64" for each run of a job, those with news first.
-# $1: a name for this version and its settings. $2: seconds between samples. $3: percent below which a GPU is idle.
-# $4: bytes to print at most; the rest comes at the next call. The others: runs whose file is of no use any more, as
-# JOB-START with the job's number and the whole seconds since boot of its start here. Standard input: sampler.py; empty:
-# the sampler is to end.
+# "uptime SECONDS" since boot, "sampler STATE", then "use RUN BASE64" for each run of a job, those with news first, and
+# "more" where not all fits. $1: a name for this version and its settings. $2: seconds between samples. $3: percent
+# below which a GPU is idle. $4: bytes to print at most; the rest comes at the next call. The others: runs whose file is
+# of no use any more, as JOB-START with the job's number and the whole seconds since boot of its start here; with a +
+# before it one whose file is sent as if it never had been. Standard input: sampler.py; empty: the sampler is to end.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
@@ -18,7 +18,10 @@ folder=/run/burstd/sampler
 unit=burstd-sampler
 install -d -m 0755 /run/burstd
 mkdir -p "$folder/jobs" "$folder/sent"
-for run in "$@"; do rm -f "$folder/jobs/$run.use" "$folder/sent/$run"; done
+for run in "$@"; do
+    rm -f "$folder/sent/${run#+}"
+    [ "$run" != "${run#+}" ] || rm -f "$folder/jobs/$run.use"
+done
 
 # Whether the process of the file pid is the sampler of this version.
 runs() {
@@ -91,12 +94,17 @@ in_turn() {
     done
 }
 
+left_out=
 for run in $(in_turn); do
     : >"$folder/sending"
     text=$(base64 -w 0 "$folder/jobs/$run.use") || continue
-    [ "$((left - ${#text} - 20))" -ge 0 ] || continue
+    if [ "$((left - ${#text} - 20))" -lt 0 ]; then
+        left_out=yes
+        continue
+    fi
     left=$((left - ${#text} - 20))
     echo "use $run $text"
     mv "$folder/sending" "$folder/sent/$run"
 done
+[ -z "$left_out" ] || echo more
 exit 0

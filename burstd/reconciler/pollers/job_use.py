@@ -13,7 +13,7 @@ A step costs what has changed and what is due: rows of the queue that are the sa
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -35,7 +35,7 @@ from burstd.domain.slurm.job import RUNNING_STATES, Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import SHARD
 from burstd.domain.snapshot import SlurmView, Unavailable
-from burstd.node.job_use import MAX_FORGET, NodeFigures, SamplerConfig, fetch_figures
+from burstd.node.job_use import MAX_NAMES, NodeFigures, SamplerConfig, fetch_figures
 from burstd.reconciler.pollers.figure_calls import FigureCalls, Rank
 from burstd.runtime.poller import RepeatedCall
 from burstd.runtime.workers import Workers
@@ -136,6 +136,11 @@ class _Machine:
         """The last figures of a run."""
         return any(self.node.name in run.awaited for run in self.runs.values())
 
+    def owed_as(self) -> Iterator[str]:
+        """What it calls these runs, as far as it has sent them before."""
+        name = self.node.name
+        return (kept for run in self.runs.values() if name in run.awaited for kept in run.kept_as.get(name, ()))
+
 
 class JobUsePoller:
     """Implements the reconciler's JobUseSubsystem. Used in the deciding thread."""
@@ -184,6 +189,10 @@ class JobUsePoller:
         self._jobs_on: dict[str, dict[_Run, Job]] = {}
         """The same by node."""
         self._calls = FigureCalls()
+        self._unsaved: dict[tuple[_Run, str], JobUse] = {}
+        """By run and node, figures that are still to be written."""
+        self._last: list[tuple[_Machine, _JobRun]] = []
+        """Machines that have sent the last figures of a run, which may be among these."""
         self._owed_in_flight = 0
         self._allowance = float("inf")
         """Calls that may be begun now, without those for last figures."""
@@ -202,6 +211,7 @@ class JobUsePoller:
 
     def step(self, slurm: SlurmView | Unavailable, claims: Sequence[Claim]) -> float:
         """Begins what is due; returns when the next is, in burstd's time. Raises StoreError."""
+        self.save()
         now = self._clock.now()
         nodes = slurm.nodes if isinstance(slurm, SlurmView) and self.settings.own_nodes else None
         seen = (self.settings, claims, nodes)
@@ -215,6 +225,16 @@ class JobUsePoller:
             self._follow(slurm.jobs, now)
         self._settle(now)
         return self._call_due(now)
+
+    def save(self) -> None:
+        """Writes down what has come. A StoreError loses nothing: the next step tries again."""
+        if self._unsaved:
+            self._store.save_job_uses([*self._unsaved.values()])
+            self._unsaved.clear()
+        for machine, run in self._last:
+            run.awaited.discard(machine.node.name)
+            self._plan_call(machine)
+        self._last.clear()
 
     def _meet(self, claims: Sequence[Claim], nodes: Mapping[str, Node] | None, *, anew: bool) -> None:
         """Takes in which machines there are; ``anew``: also those that have not changed, as after other settings."""
@@ -322,6 +342,11 @@ class JobUsePoller:
         for name in job.node_list:
             self._jobs_on[name][key] = job
         self._jobs[key] = job
+        if (run := self._ended.pop(key, None)) is not None:
+            # As after a row that could not be read.
+            run.use, run.awaited = replace(run.use, ended=None), set()
+            self._detach(key, run)
+            run.claims = {}
         if key in self._runs or any(name in self._by_name for name in job.node_list):
             self._take_up(key, job)
 
@@ -345,7 +370,7 @@ class JobUsePoller:
                 started=job.start, run_start=job.run_start,
             )  # fmt: skip
             shared = any(gres.name in _SHARED for gres in (*job.gres_per_node, *job.gres_per_job))
-            run = self._runs[key] = _JobRun(known, cpus, memory, shared, {})
+            run = self._runs[key] = _JobRun(known, cpus, memory, shared, {}, run.kept_as if run is not None else {})
             if known.nodes:
                 self._uses[known.job], self._shown = run, None
         for name, machine in here.items():
@@ -381,10 +406,14 @@ class JobUsePoller:
             if not run.awaited:
                 self._finish(run)
                 del self._runs[key], self._ended[key]
-                for claim_id in run.claims.values():
-                    if (machine := self._machines.get(claim_id)) is not None:
-                        machine.runs.pop(key, None)
-                        self._plan_call(machine)
+                self._detach(key, run)
+
+    def _detach(self, key: _Run, run: _JobRun) -> None:
+        """Its machines are not asked for its figures any more."""
+        for claim_id in run.claims.values():
+            if (machine := self._machines.get(claim_id)) is not None:
+                machine.runs.pop(key, None)
+                self._plan_call(machine)
 
     def _finish(self, run: _JobRun) -> None:
         use, seen = run.use, run.use.nodes
@@ -447,11 +476,12 @@ class JobUsePoller:
         config = SamplerConfig(settings.every_s, settings.idle_below_percent) if node.measured else None
         machine.call.in_flight, machine.begun = True, now
         self._owed_in_flight += rank in _OWED
-        forget = frozenset(islice(machine.forget, MAX_FORGET))
+        forget = frozenset(islice(machine.forget, MAX_NAMES))
+        owed = frozenset(islice(machine.owed_as(), MAX_NAMES))
 
         def work() -> NodeFigures:
             with node.connect() as shell:
-                return fetch_figures(shell, node.name, config, forget=forget, now=self._clock.now())
+                return fetch_figures(shell, node.name, config, forget=forget, owed=owed, now=self._clock.now())
 
         def done(found: NodeFigures | Exception) -> None:
             self._owed_in_flight -= rank in _OWED
@@ -492,12 +522,11 @@ class JobUsePoller:
             if key is not None:
                 runs[key].kept_as.setdefault(node.name, set()).add(name)
                 latest[key] = use
-        for run in runs.values():
-            if asked >= run.left:
-                run.awaited.discard(node.name)
-        if latest:
-            changed = [self._with_node(runs[key], _checked(runs[key], use, node.offer)) for key, use in latest.items()]
-            self._store.save_job_uses(changed)
+        for key, run in runs.items():
+            if asked >= run.left and (key in latest or not found.left_out or now >= run.until):
+                self._last.append((machine, run))
+        for key, use in latest.items():
+            self._unsaved[key, node.name] = self._with_node(runs[key], _checked(runs[key], use, node.offer))
 
     def _with_node(self, run: _JobRun, node: NodeUse) -> JobUse:
         """Takes a node's figures in; returns the run with these alone, and their series.
