@@ -8,7 +8,7 @@ from burstd.api.answers.history import HistoryView
 from burstd.api.answers.plan import BillView
 from burstd.web import static_files
 from burstd.web.forms import FormTokens
-from burstd.web.middleware import PageMiddleware
+from burstd.web.middleware import CompressionMiddleware, PageMiddleware
 from burstd.web.minute_cache import MinuteCache
 from burstd.web.pages import acts, clouds, costs, history, jobs, nodes, now, policies, projects, queue
 from burstd.web.rendering import PageRenderer, PageUnchanged, unchanged_response
@@ -28,3 +28,4 @@ def install_pages(app: FastAPI) -> None:
         app.include_router(module.router, include_in_schema=False)
     app.add_exception_handler(PageUnchanged, unchanged_response)
     app.add_middleware(PageMiddleware, renderer=renderer)
+    app.add_middleware(CompressionMiddleware)

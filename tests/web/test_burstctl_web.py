@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -98,6 +99,10 @@ def test_the_address_works_once_and_gives_a_cookie(web: Web) -> None:
     assert "script-src 'self'" in page.headers["content-security-policy"]
     assert web.fetch("/", {"If-None-Match": page.headers["etag"]}).status == 304
     assert web.fetch("/static/app.js").status == 200
+    small = web.fetch("/", {"Accept-Encoding": "gzip"})
+    assert (small.headers["content-encoding"], len(small.body) < len(page.body) / 2) == ("gzip", True)
+    assert b"</html>" in gzip.decompress(small.body)
+    assert web.fetch("/", {"Accept-Encoding": "gzip", "If-None-Match": page.headers["etag"]}).status == 304
     assert web.fetch(web.entry).headers["location"] == "/", "a browser that is signed in may load it again"
     assert "refused (403): This address was used" in web.end()
 

@@ -48,6 +48,14 @@ def test_an_error_is_a_page_for_a_browser_only(root: ApiTestClient) -> None:
     assert root.fetch("GET", "/v1/nothing").headers["content-type"] == "application/json"
 
 
+def test_a_page_is_compressed_where_it_bears_no_token(root: ApiTestClient) -> None:
+    for path, encoding in (("/queue", "gzip"), ("/static/htmx.js", "gzip"), ("/act/hold", None), ("/v1/jobs", None)):
+        answer = root.fetch("GET", path, headers={"accept-encoding": "gzip, br"})
+        assert (answer.status, answer.headers["content-encoding"]) == (200, encoding)
+    assert root.fetch("GET", "/queue", headers={"accept-encoding": "identity"}).headers["content-encoding"] is None
+    assert root.fetch("GET", "/none", headers={"accept-encoding": "gzip"}).status == 404
+
+
 def test_a_page_says_that_burstd_has_just_started(root: ApiTestClient, backend: FakeBackend) -> None:
     backend.loop = None
     assert "has not read Slurm and the clouds yet" in root.text("/")
