@@ -188,7 +188,7 @@ class TopApp(App[None]):
             f"{VIEWS[self._view].order} {order}" if order else "",
             f"with {self._search!r}" if self._search else "",
         ]
-        keys = "  ? help  / filter  s order  Enter open  Space pause  q quit"
+        keys = "  ? help  / filter  s order  Enter open  q quit"
         return Text(safe_text(", ".join(filter(None, parts)) + keys), "dim")
 
     def on_key(self, event: events.Key) -> None:

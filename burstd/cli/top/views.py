@@ -175,17 +175,21 @@ def _status(burstd: ApiClient, status: StatusView, window: Window) -> Page:
     return _printed(window, lambda out: print_status(out, status))
 
 
-_JOB_WIDTHS = (13, 10, 11, 12, 10)
+_JOB_WIDTHS = (13, 10, 11, 12)
+_START_WIDTH = 10
 
 
 def _jobs(burstd: ApiClient, status: StatusView, window: Window) -> Page:
     del status
     answer = fetch(burstd, JobsView, "/jobs", _list_params(window))
-    head = _cells(_JOB_WIDTHS, ("JOB", "USER", "STATE", "WAITS", "START", "WHY OR WHERE"), window.width)
-    return Page([_job_row(job, answer, window.width) for job in answer.jobs], answer.total, head)
+    # Slurm plans the start of few jobs; 80 columns are few.
+    starts = ("START",) if any(job.start for job in answer.jobs) else ()
+    widths = (*_JOB_WIDTHS, *(_START_WIDTH for _ in starts))
+    head = _cells(widths, ("JOB", "USER", "STATE", "WAITS", *starts, "WHY OR WHERE"), window.width)
+    return Page([_job_row(job, answer, widths, window.width) for job in answer.jobs], answer.total, head)
 
 
-def _job_row(job: JobView, answer: JobsView, width: int) -> Row:
+def _job_row(job: JobView, answer: JobsView, widths: Sequence[int], width: int) -> Row:
     number = f"{job.id} (x{job.tasks})" if job.tasks > 1 else job.id
     start = local_time_text(job.start, answer.now) if job.start else ""
     start = start.rpartition(":")[0] if start.count(":") == 2 and " " not in start else start.rpartition(" ")[0]
@@ -194,10 +198,10 @@ def _job_row(job: JobView, answer: JobsView, width: int) -> Row:
         job.user,
         _state(job.verdict or job.state.lower()),
         elapsed_text(job.submitted, answer.now) if job.waiting_s is not None else "",
-        start,
+        *((start,) if len(widths) > len(_JOB_WIDTHS) else ()),
         job.reason or abbreviated_list(job.nodes),
     )
-    return Row(_cells(_JOB_WIDTHS, cells, width), job.id)
+    return Row(_cells(widths, cells, width), job.id)
 
 
 def _list_params(window: Window) -> dict[str, str | int | float]:
