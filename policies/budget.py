@@ -94,7 +94,7 @@ class _PricedWant:
     """A want, and what one of its machines may cost by each of its offers."""
 
     want: Want
-    keys: Mapping[Payer, int]
+    keys: Sequence[Payer]
     reserves: Mapping[str, Reserve]
     worth: Mapping[str, Decimal]
     """In the currency of the budgets; offers without a rate are not in it."""
@@ -324,7 +324,7 @@ class _BudgetAllocator:
         row = self.rows.get(job)
         return (row.time_limit_s if row is not None else 0.0) or self.settings.unlimited_s or 0.0
 
-    def _unpayable(self, want: Want, keys: Mapping[Payer, int]) -> _Shortage | None:
+    def _unpayable(self, want: Want, keys: Sequence[Payer]) -> _Shortage | None:
         """Jobs that no budget can answer for, whatever is left of it."""
         every = "*" in self.settings.projects
         out: dict[str, tuple[str, str]] = {}

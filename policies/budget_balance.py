@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Literal
@@ -65,29 +65,26 @@ class BudgetBalance:
         for spent in snapshot.spent:
             self._spent.setdefault((spent.kind, spent.name), []).append(spent)
         committed = Commitments(snapshot, overhead_s, unlimited_s)
-        self._keys: dict[tuple[tuple[str, ...], tuple[str, ...]], Mapping[Payer, int]] = {}
-        self._live: dict[Payer, list[tuple[Claim, Decimal, int]]] = {}
+        self._keys: dict[tuple[tuple[str, ...], tuple[str, ...]], Sequence[Payer]] = {}
+        self._live: dict[Payer, list[tuple[Claim, Decimal]]] = {}
         for claim in (*snapshot.claims, *snapshot.storage_claims, *snapshot.quarantined_claims):
             if keys := self.payers_of(claim.accounts, claim.users):
                 amount = committed.committed_cost(claim)
-                for key, parts in keys.items():
-                    self._live.setdefault(key, []).append((claim, amount, parts))
+                for key in keys:
+                    self._live.setdefault(key, []).append((claim, amount))
         self._lines: dict[Payer, BudgetLine] = {}
         self._reserved: dict[Payer, Decimal] = {}
 
-    def payers_of(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> Mapping[Payer, int]:
-        """The budgets that pay for a machine, and among how many of their kind its cost is shared."""
+    def payers_of(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> Sequence[Payer]:
+        """The budgets that pay for a machine: each may come to pay for all of it."""
         known = self._keys.get((accounts, users))
         if known is None:
             known = self._keys[accounts, users] = self._find_payers(accounts, users)
         return known
 
-    def _find_payers(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> dict[Payer, int]:
-        found = {WHOLE_SITE: 1} if self._limits.limit_for(WHOLE_SITE) is not None else {}
-        for kind, names in (("project", accounts), ("user", users)):
-            payers = dict.fromkeys(name for name in names if name)
-            found |= {(kind, name): len(payers) for name in payers if self._limits.limit_for((kind, name)) is not None}
-        return found
+    def _find_payers(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> Sequence[Payer]:
+        named = [(kind, name) for kind, names in (("project", accounts), ("user", users)) for name in names if name]
+        return [key for key in dict.fromkeys((WHOLE_SITE, *named)) if self._limits.limit_for(key) is not None]
 
     def line(self, key: Payer) -> BudgetLine:
         """How a budget stands; what was taken since is not in it."""
@@ -160,9 +157,9 @@ class BudgetBalance:
 
     def _committed_by(self, key: Payer, period: Period) -> tuple[Decimal, str]:
         whole, began = Decimal(0), _start(period, self._now)
-        for claim, amount, parts in self._live.get(key, ()):
+        for claim, amount in self._live.get(key, ()):
             before = _cost_before(claim, began)
-            worth = self._limits.converted((amount - before) / parts, claim.offer.currency)
+            worth = self._limits.converted(amount - before, claim.offer.currency)
             if worth is None:
                 what = f"{claim.slot} is paid in {claim.offer.currency}"
                 return whole, f"{what}, and [policies.budget.rates] has no rate for it"

@@ -93,6 +93,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     clock = SteadyClock()
     store = Store.open(settings.database, clock)
     stack.callback(store.close)
+    store.idle_mode = settings.bill.idle
     refuse_without_staging(settings, store)
     record_mark = RecordMark(settings.daemon.state_dir / "record.mark", store)
     set_clock(clock, store)

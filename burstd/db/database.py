@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, ColumnElement, Connection, Engine, and_, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, PendingRollbackError
 from sqlalchemy.pool import StaticPool
 from sqlmodel import Session
@@ -365,6 +365,11 @@ def lock_database_file(path: Path) -> int:
             "burstd's user may write."
         ) from error
     return handle
+
+
+def has_prefix(column: ColumnElement[Any], prefix: str) -> ColumnElement[bool]:
+    """A prefix as a range: uses the index, and needs no escaping."""
+    return and_(column >= prefix, column < prefix[:-1] + chr(ord(prefix[-1]) + 1))
 
 
 def chunks(values: Sequence[T], size: int = 500) -> Iterator[Sequence[T]]:

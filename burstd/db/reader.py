@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import ColumnElement, RowMapping, Select, Text, and_, bindparam, func, or_, select, type_coerce
 
 from burstd.db.codec import request_from_text, value_from_row
-from burstd.db.database import Database, chunks, database_url, in_memory, is_sqlite
+from burstd.db.database import Database, chunks, database_url, has_prefix, in_memory, is_sqlite
 from burstd.db.errors import StoreUnavailable
 from burstd.db.migrate import schema_is_current
-from burstd.db.repositories import bill, job_use, notifications, site_history
+from burstd.db.repositories import bill, charges, job_use, notifications, site_history
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, USER_KEY, LoggedEvent, claim_subject, select_journaled
 from burstd.db.tables import (
     BREAKER,
+    CHARGE,
     CLAIM,
     CLAIM_JOB,
+    CLAIM_RUN,
     CLAIM_USER,
     DRAINED_SLOT,
     ENDED_JOB,
@@ -33,7 +37,8 @@ from burstd.db.tables import (
     USER_DATA,
     VOLUME,
 )
-from burstd.domain.billing.costs import Spent
+from burstd.domain.billing.costs import MICRO, Spent
+from burstd.domain.billing.use import ClaimRun, IdleMode
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.job_use import JobUse
@@ -97,6 +102,8 @@ class StoreReader:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self.idle_mode = IdleMode.APART
+        """Who is charged for idle time."""
 
     @classmethod
     def open(cls, location: str | Path, clock: Clock) -> Self:
@@ -428,17 +435,53 @@ class StoreReader:
         """A single word about the cluster; empty where it was never set."""
         return self._scalar(select(METADATA.c.value).where(METADATA.c.key == key)) or ""
 
-    def bill(self, group: bill.BillGrouping, since: float, until: float | None = None) -> tuple[bill.BillLine, ...]:
-        """What machines cost in [since, until), by user, job, pool, provider or claim, then what volumes cost.
+    def bill(
+        self, group: bill.BillGrouping, since: float, until: float | None = None, user: str = ""
+    ) -> tuple[bill.BillLine, ...]:
+        """What machines cost from the day (UTC) of ``since`` to that of ``until``, then what volumes cost.
 
-        ``until`` None: by now.
+        ``until`` None: by now. ``user``: what he is charged for; empty: all.
         """
         end = self._clock.now() if until is None else until
-        unfinished = or_(CLAIM.c.billed_until.is_(None), CLAIM.c.billed_until > since)
-        claims = self._values(Claim, select(CLAIM).where(CLAIM.c.billed_from < end, unfinished))
+        found = bill.Bill(group, since, end, user)
         lasting = or_(VOLUME.c.billed_until.is_(None), VOLUME.c.billed_until > since)
-        volumes = self._values(Volume, select(VOLUME).where(VOLUME.c.billed_from < end, lasting))
-        return (*bill.bill_lines(claims, group, since, end), *bill.volume_lines(volumes, group, since, end))
+        with self._database.reading() as connection:
+            live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
+            known = charges.charges_of(connection, live, end, self.idle_mode)
+            for claim in live:
+                found.add_live(claim, known[claim.id])
+            found.add_closed(connection)
+            rows = connection.execute(select(VOLUME).where(VOLUME.c.billed_from < end, lasting)).mappings()
+            volumes = [value_from_row(Volume, row) for row in rows]
+        return (*found.lines(), *bill.volume_lines(volumes, group, since, end, user))
+
+    def job_cost(self, job: str, user: str = "") -> Mapping[str, Decimal]:
+        """What a job has cost so far, by currency, over all its runs: its work, and its part of boots.
+
+        ``123`` has its array tasks and components too. ``user``: only what he is charged, for Slurm gives ids again.
+        """
+        found: defaultdict[str, int] = defaultdict(int)
+        sums = select(CHARGE.c.currency, func.sum(CHARGE.c.amount)).where(_job_matches(CHARGE.c.job, job))
+        sums = sums.where(CHARGE.c.user == user) if user else sums
+        of = [
+            select(table.c.claim_id).where(_job_matches(table.c.job, job)) for table in (CLAIM_RUN, CLAIM_JOB)
+        ]  # fmt: skip
+        wanted = _LIVE_CLAIMS.where(or_(*(CLAIM.c.id.in_(some) for some in of)))
+        with self._database.reading() as connection:
+            live = [value_from_row(Claim, row) for row in connection.execute(wanted).mappings()]
+            known = charges.charges_of(connection, live, self._clock.now(), self.idle_mode)
+            for currency, amount in connection.execute(sums.group_by(CHARGE.c.currency)):
+                found[currency] += int(amount)
+        for claim in live:
+            for charge in known[claim.id]:
+                same = charge.payer.job == job or charge.payer.job.startswith((f"{job}_", f"{job}+"))
+                if same and user in ("", charge.payer.user):
+                    found[claim.offer.currency] += charge.amount
+        return {currency: amount * MICRO for currency, amount in found.items() if amount}
+
+    def open_runs(self) -> tuple[ClaimRun, ...]:
+        """Runs of jobs on machines that have not ended, as far as the record knows."""
+        return tuple(map(charges.run_of_row, self._rows(charges.open_runs())))
 
     def site_history(
         self, parts: Collection[Part], since: float, until: float, series: site_history.SeriesFilter | None = None
@@ -451,11 +494,6 @@ class StoreReader:
             begin, step_s, found = site_history.read(connection, parts, since, until, self._clock.now(), series)
             before = {p: site_history.last_before(connection, p, some[0].time) for p, some in found.items() if some}
             return begin, step_s, {part: (samples, before.get(part)) for part, samples in found.items()}
-
-
-def has_prefix(column: ColumnElement[Any], prefix: str) -> ColumnElement[bool]:
-    """A prefix as a range: uses the index, and needs no escaping."""
-    return and_(column >= prefix, column < prefix[:-1] + chr(ord(prefix[-1]) + 1))
 
 
 def _job_matches(column: ColumnElement[Any], job: str, before: str = "") -> ColumnElement[bool]:

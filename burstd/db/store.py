@@ -19,7 +19,7 @@ from burstd.db.codec import request_to_text
 from burstd.db.database import Database, chunks, database_url
 from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState, VolumeExists
 from burstd.db.reader import DrainedSlot, StoreReader
-from burstd.db.repositories import history, job_use, notifications, site_history
+from burstd.db.repositories import charges, history, job_use, notifications, site_history
 from burstd.db.repositories.journal import (
     CLAIMS,
     STAGINGS,
@@ -50,6 +50,7 @@ from burstd.db.tables import (
     ScaleOverrideRow,
 )
 from burstd.domain.billing.costs import Spent
+from burstd.domain.billing.use import ClaimRun
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.job_use import JobUse, NodeUse
@@ -113,7 +114,9 @@ class Store(StoreReader):
 
     def reader(self) -> StoreReader:
         """A handle for other threads: reads only, through connections of its own. The caller closes it."""
-        return StoreReader.open(self._database.url.render_as_string(hide_password=False), self._clock)
+        reader = StoreReader.open(self._database.url.render_as_string(hide_password=False), self._clock)
+        reader.idle_mode = self.idle_mode
+        return reader
 
     def batch(self) -> AbstractContextManager[object]:
         """Makes one transaction of all changes inside it: all are kept or none; see ``Database.batch``."""
@@ -265,8 +268,8 @@ class Store(StoreReader):
                 claim = self._claims.transition(
                     session, claim_id, old, ClaimState.VALIDATING, onward.reason, "burstd", fields
                 )
+            charges.hand_over_runs(session.connection(), claim_id, former_id)
             self._claims.insert(session, [former], "burstd")
-            self._book_claim(session, before, former)
             return claim
 
     def update_claim(
@@ -315,11 +318,10 @@ class Store(StoreReader):
         connection, reindexed = session.connection(), []
         self._outcomes.note_changes(changes)
         for before, after in changes:
+            self._book_claim(session, before, after)
             if before is None:
                 reindexed.append(after)
-                continue
-            self._book_claim(session, before, after)
-            if (before.jobs, before.users) != (after.jobs, after.users):
+            elif (before.jobs, before.users) != (after.jobs, after.users):
                 reindexed.append(after)
                 for index in (CLAIM_JOB, CLAIM_USER):
                     connection.execute(delete(index).where(index.c.claim_id == after.id))
@@ -329,11 +331,15 @@ class Store(StoreReader):
             if rows:
                 connection.execute(insert(index), rows)
 
-    def _book_claim(self, session: Session, before: Claim, after: Claim) -> None:
-        if after.state is ClaimState.GONE and self._gone is not None:
+    def _book_claim(self, session: Session, before: Claim | None, after: Claim) -> None:
+        if after.state is not ClaimState.GONE or before == after:
+            return
+        if self._gone is not None:
             others = [one for one in self._gone[1] if one.claim.id != after.id]
             self._gone = (self._gone[0], [*others, EndedClaim(after.since, after)])
-        self._ledger.book_claim(session, before, after)
+        was, now = charges.close_claim(session.connection(), after, self.idle_mode)
+        if was != now:
+            self._ledger.book_charges(session, after.offer.currency, was, now)
 
     def gone_claims(self, since: float) -> tuple[EndedClaim, ...]:
         """Claims that are gone. With later and later times it reads the database once."""
@@ -578,6 +584,12 @@ class Store(StoreReader):
         if some:
             with self._database.writing() as session:
                 history.write_ended_jobs(session.connection(), some)
+
+    def save_runs(self, runs: Sequence[ClaimRun]) -> None:
+        """Writes runs of jobs on machines; one that is on record already (claim, job and start) is written anew."""
+        if runs:
+            with self._database.writing() as session:
+                charges.save_runs(session.connection(), runs)
 
     def save_job_uses(self, uses: Sequence[JobUse]) -> None:
         """Writes figures of runs, in place of those that the same nodes sent before; other nodes' rows stay."""

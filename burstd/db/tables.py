@@ -24,6 +24,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from sqlmodel import Field, SQLModel
 
 from burstd.db.codec import field_names, from_json, storable_text, to_json, to_json_text
+from burstd.domain.billing.use import Kind
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.job_use import NodeUse
@@ -263,6 +264,37 @@ JOB_USE = Table(
     Column("summary", _json(NodeUse), nullable=False),
     Column("figures", LargeBinary, nullable=False),
     Index("job_use_open", "job", sqlite_where=text("ended IS NULL"), postgresql_where=text("ended IS NULL")),
+)
+CLAIM_RUN = Table(
+    "claim_run",
+    TableRow.metadata,
+    # One run of a job on the machine of a claim; ``share`` of the node in millionths.
+    *(Column(name, Stored, primary_key=True) for name in ("claim_id", "job")),
+    Column("started", Float, primary_key=True),
+    *(Column(name, Stored, nullable=False) for name in ("user", "account", "partition")),
+    Column("restarts", BigInteger, nullable=False),
+    Column("share", BigInteger, nullable=False),
+    Column("ended", Float),
+    Index("ix_claim_run_job", "job"),
+    Index("claim_run_open", "claim_id", sqlite_where=text("ended IS NULL"), postgresql_where=text("ended IS NULL")),
+)
+CHARGE = Table(
+    "charge",
+    TableRow.metadata,
+    # What one payer is charged for one use of a claim in one day: ``amount`` in millionths of the currency. Whole
+    # numbers, which databases add up. By day first, as bills ask for them.
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("claim_id", Stored, primary_key=True, index=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("kind", Stored(Kind), nullable=False),
+    *(
+        Column(name, Stored, nullable=False)
+        for name in ("cause", "job", "user", "account", "partition", "pool", "provider", "currency")
+    ),
+    Column("amount", BigInteger, nullable=False),
+    Column("milliseconds", BigInteger, nullable=False),
+    Index("ix_charge_job", "job"),
+    sqlite_with_rowid=False,
 )
 NOTIFICATION = Table(
     "notification",

@@ -142,6 +142,11 @@ class Claim(Tenancy):
         return self.error == "interrupted" or (self.offer.spot and self.error in ("lost", "ended"))
 
     @property
+    def failed(self) -> bool:
+        """Its machine had a fault, and was not just taken back by a cloud that sells it as spot."""
+        return self.error not in _NOT_FAILED and not self.spot_interrupted
+
+    @property
     def overhead(self) -> bool:
         """Its machine failed: it never came into service, or had a fault. Nobody whom it was made for pays for it."""
         was_node = self.in_service_from is not None or bool(self.reused_from)

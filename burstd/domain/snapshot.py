@@ -60,6 +60,8 @@ class SlurmView:
     read_at: float = 0.0
     version: str = ""
     """``22.05.8``."""
+    ended: tuple[Job, ...] = ()
+    """Jobs that are over, as long as slurmctld knows them."""
 
 
 @dataclass(frozen=True, slots=True)

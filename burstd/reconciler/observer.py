@@ -100,6 +100,7 @@ class Observer:
                         raise NodeDoubted(node.unreliable_because)
                     nodes[name] = self._with_last_busy(node, read)
             jobs = tuple(self._context.scheduler.jobs())
+            ended = tuple(self._context.scheduler.ended_jobs())
             reservations = tuple(self._context.scheduler.reservations())
             version = "{}.{:02}.{}".format(*self._context.scheduler.version())
         except (SchedulerUnavailable, SchedulerRefused, ValueError) as error:
@@ -113,7 +114,7 @@ class Observer:
             if isinstance(self._slurm, Unavailable):
                 log.info("slurm is read", jobs=len(jobs), nodes=len(nodes))
             seen = with_suspended_jobs(with_shards_in_use(nodes, jobs), jobs)
-            self._slurm = SlurmView(jobs, seen, reservations, read, version)
+            self._slurm = SlurmView(jobs, seen, reservations, read, version, ended)
         return self._slurm
 
     def _with_last_busy(self, node: Node, read: float) -> Node:

@@ -38,6 +38,7 @@ from burstd.reconciler.machines.progress import ProgressTable
 from burstd.reconciler.machines.storage_nodes import StorageNodeNeeds
 from burstd.reconciler.observer import Observer
 from burstd.reconciler.policy_guard import copies_for_trial
+from burstd.reconciler.pollers.claim_runs import ClaimRunRecorder
 from burstd.reconciler.pollers.image_versions import ImageVersionPoller
 from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.job_comments import JobCommenting
@@ -173,6 +174,7 @@ class Reconciler:
         self._image_poller = ImageVersionPoller(context)
         self._notice_poller = SpotNoticePoller(context)
         self._history = JobHistoryRecorder(context, self._slots)
+        self._claim_runs = ClaimRunRecorder(context)
         self._site_history = SiteHistoryRecorder(context, self._history.take_started)
         self._executor = Executor(context, self._progress, self._observer, self._image_poller.versions, self._pools,
                                   projects)  # fmt: skip
@@ -233,6 +235,8 @@ class Reconciler:
                 snapshot = self._step_job_use(snapshot, self._job_use)
             self._notice_poller.acknowledge_settled(snapshot)
             snapshot = replace(snapshot, history=self._history.record_ended_jobs(snapshot.slurm))
+            with self._context.quarantine.contain_errors("step", "runs on machines"):
+                self._claim_runs.record(snapshot)
             self.between_decisions.clear()
             try:
                 snapshot, result = self._decider.decide(snapshot)

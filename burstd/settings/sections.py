@@ -18,6 +18,7 @@ from burstd.domain.health import USUALLY_DIFFERENT, HealthRules, Verdict
 from burstd.domain.machine_outcomes import BadPlaceRule, BadPlaces
 from burstd.domain.slurm.shape import Gres
 from burstd.planner.timeouts import Tuning
+from burstd.settings.bill import BillSettings
 from burstd.settings.faults import SettingsFault
 from burstd.settings.fields import (
     RESTART,
@@ -327,6 +328,7 @@ class Settings(Section):
     mounts: MountSettings = MountSettings()
     volumes: VolumeSettings = VolumeSettings()
     metrics: MetricsSettings = MetricsSettings()
+    bill: BillSettings = BillSettings()
     notify: NotifySettings = NotifySettings()
     projects: dict[ProjectName, ProjectSettings] = Field(default_factory=dict)
     fair_share: FairShareSettings = FairShareSettings()

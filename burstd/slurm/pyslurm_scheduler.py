@@ -12,13 +12,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from burstd.domain.errors import SchedulerUnavailable
-from burstd.domain.slurm.job import PENDING_STATES, Job, JobState
+from burstd.domain.slurm.job import ENDED_STATES, PENDING_STATES, Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres
 from burstd.slurm.commands.jobs import unreadable_job
@@ -33,12 +33,6 @@ REQUEST_REFRESH_S = 30.0
 """After so long what jobs ask for is read anew: it can be changed by ``scontrol update``."""
 
 _STATES = {state.value: state for state in JobState}
-_ENDED = frozenset(
-    {
-        JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.TIMEOUT, JobState.NODE_FAIL,
-        JobState.PREEMPTED, JobState.OUT_OF_MEMORY, JobState.BOOT_FAIL, JobState.DEADLINE, JobState.REVOKED,
-    }
-)  # fmt: skip
 _CONF = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 # pyslurm must not look for slurm.conf when it is imported: without one it ends the process.
 _PROBE = """\
@@ -96,18 +90,24 @@ class PyslurmScheduler(CommandScheduler):
 
     def jobs(self) -> Sequence[Job]:
         """Jobs that are pending, running or completing."""
-        rows = [row for job in self._load("Jobs") if (row := _PyslurmJob(job)).state not in _ENDED]
+        every = [_PyslurmJob(job) for job in self._load("Jobs")]
+        rows = [row for row in every if row.state not in ENDED_STATES]
         known = self._requests
         stale = time.monotonic() - self._requests_read > self._requests_s
         if stale or any(row.id not in known and row.array not in known for row in rows):
-            read = super().jobs()
+            read = (*super().jobs(), *super().ended_jobs())
             # Any task stands for the others: squeue shows no row for those that it counts to the array's.
             known = self._requests = {job.array_job_id: job for job in read if job.array_job_id} | {
                 job.id: job for job in read
             }
             self._requests_read = time.monotonic()
-        found = ((row, known.get(row.id) or known.get(row.array)) for row in rows)
+        # One that ended between two calls of squeue is known at the next one.
+        self._ended_jobs = tuple(self._merged_jobs((row for row in every if row.state in ENDED_STATES), known))
         # One that squeue did not show, and was asked later, has ended meanwhile.
+        return self._merged_jobs(rows, known)
+
+    def _merged_jobs(self, rows: Iterable[_PyslurmJob], known: Mapping[str, Job]) -> list[Job]:
+        found = ((row, known.get(row.id) or known.get(row.array)) for row in rows)
         return [self._merged_job(row, asked) for row, asked in found if asked is not None]
 
     def _merged_job(self, row: _PyslurmJob, asked: Job) -> Job:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from burstd.domain.errors import SchedulerRefused
-from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job import ENDED_STATES, Job, JobState
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.slurm import reservations
@@ -43,6 +43,7 @@ class CommandScheduler:
         self._translate = translate
         self._gate = gate_name
         self._job_cache: dict[jobs.QueueRow, Job] = {}
+        self._ended_jobs: tuple[Job, ...] = ()
         self._node_reader = nodes.NodeReader(self._commands, translate)
 
     def version(self) -> tuple[int, int, int]:
@@ -54,7 +55,13 @@ class CommandScheduler:
         excluded = None
         if self.version() < jobs.EXCLUDED_NODES_SINCE:
             excluded = jobs.read_excluded_nodes(self._commands)
-        return jobs.read_jobs(self._commands, self._translate, excluded, self._job_cache)
+        found = jobs.read_jobs(self._commands, self._translate, excluded, self._job_cache)
+        self._ended_jobs = tuple(job for job in found if job.state in ENDED_STATES)
+        return tuple(job for job in found if job.state not in ENDED_STATES)
+
+    def ended_jobs(self) -> Sequence[Job]:
+        """Jobs that were over when ``jobs`` was last called."""
+        return self._ended_jobs
 
     def nodes(self) -> Sequence[Node]:
         """All nodes, powered-down CLOUD nodes included."""

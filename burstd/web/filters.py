@@ -59,4 +59,5 @@ PAGE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "gpus": gpu_number,
     "utc_day": utc_day,
     "elapsed": text.elapsed_text,
+    "bill_parts": text.bill_parts_text,
 }

@@ -127,7 +127,7 @@ def test_json_is_the_answer_itself(run: Run, control: Path, words: str, path: st
         ("explain 106", "What would help: request what a pool has."),
         ("event list --claim c-cpu1", "cpu1   in_service > draining  idle for 300 s"),
         ("plan", "start 2 machines for gpu[6-7] (pool gpu)"),
-        ("bill --since 2026-01-01", "nobody       0.72 EUR        14 min         3"),
+        ("bill --since 2026-01-01", "nobody      0.050 EUR          58 s         2  boot 0.050 EUR"),
     ],
 )
 def test_what_people_read(run: Run, words: str, says: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from burstd.db.repositories.bill import BillGrouping, cost_between
+from burstd.db.repositories.bill import BillGrouping
+from burstd.domain.billing.costs import cost_of
+from burstd.domain.billing.use import Kind
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import NodeRefused
@@ -95,15 +96,25 @@ def test_a_hundred_boots_with_a_fifth_of_bad_gpus(world: World) -> None:
     assert Counter(c.offer.provider for c in claims if not c.error) == {"alpha": 20, "beta": 60}
     assert Counter(c.offer.provider for c in bad) == {"alpha": 20}
     # Their cost is nobody's, in every grouping of the bill and in the sums of budgets.
+    now = world.clock.now()
     wasted, whole = (
-        sum((cost_between(c, 0, world.clock.now())[0] for c in some), Decimal(0)) for some in (bad, claims)
+        sum(
+            cost_of(c.offer.price, (now if c.billed_until is None else c.billed_until) - c.billed_from)
+            for c in some
+            if c.billed_from is not None
+        )
+        for some in (bad, claims)
     )
     for group in get_args(BillGrouping):
         lines = world.store.bill(group, 0)
-        assert sum(line.cost for line in lines if line.overhead) == wasted > 0
+        failed = [(line.key, part.cost) for line in lines for part in line.parts if part.kind is Kind.FAILED]
+        assert sum(cost for _, cost in failed) == wasted > 0
         assert sum(line.cost for line in lines) == whole
-    spent = {kind: sum(s.amount for s in world.store.spending() if s.kind == kind) for kind in ("", "user")}
-    assert spent == {"": whole, "user": whole - wasted}
+        if group in ("user", "account", "job"):
+            assert not any(key for key, _ in failed)
+    spent = {(s.kind, s.name): s.amount for s in world.store.spending()}
+    users = {("user", line.key): line.cost for line in world.store.bill("user", 0) if line.key}
+    assert spent == {("", ""): whole, **users}
     assert world.reconciler is not None
     snapshot, plan = world.reconciler.preview()
     assert {place: str(record) for place, record in snapshot.places.items() if record.avoided} == {

@@ -64,13 +64,12 @@ def spent_by_payer(world: World) -> dict[tuple[str, str], Decimal]:
     """What each payer has spent, and what machines that are not gone have cost or hold, whichever is more."""
     sums: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
     now = world.clock.now()
+    for spent in world.store.spending():
+        sums[spent.kind, spent.name] += spent.amount
     for claim in world.all_claims():
-        live = claim.state is not ClaimState.GONE
-        whole = max(claim.cost(now), claim.reserved) if live else claim.cost(now)
-        sums["", ""] += whole
-        for kind, names in (("project", claim.accounts), ("user", claim.users)):
-            for name in names:
-                sums[kind, name] += whole / len(names)
+        if claim.state is not ClaimState.GONE:
+            for key in (("", ""), *(("project", a) for a in claim.accounts), *(("user", u) for u in claim.users)):
+                sums[key] += max(claim.cost(now), claim.reserved)
     return sums
 
 

@@ -96,13 +96,13 @@ def check_overhead(site: BaseSite, bad: Sequence[str]) -> Decimal:
         return sum((Decimal(line["cost"]["amount"]) for line in some), Decimal(0))
 
     wasted = cost([line for line in lines("claim") if line["key"] in bad])
-    assert {line["overhead"] for line in lines("claim") if line["key"] in bad} == {True}
+    assert {part["kind"] for line in lines("claim") if line["key"] in bad for part in line["parts"]} == {"failed"}
     for group in ("pool", "user", "account", "job"):
-        overhead = [line for line in lines(group) if line["overhead"]]
         # Other machines may have failed as well, in other pools.
-        mine = [line for line in overhead if line["key"] == NAME] if group == "pool" else overhead
-        assert cost(mine) == wasted if group == "pool" else cost(mine) >= wasted
-        assert {line["key"] for line in mine} == ({NAME} if group == "pool" else {""})
+        some = [line for line in lines(group) if group != "pool" or line["key"] == NAME]
+        failed = {line["key"]: cost([p for p in line["parts"] if p["kind"] == "failed"]) for line in some}
+        mine = {key: amount for key, amount in failed.items() if amount}
+        assert mine == {NAME: wasted} if group == "pool" else [*mine] == [""] and mine[""] >= wasted
         assert cost(lines(group)) == cost(lines("claim"))
     assert wasted > 0
     return wasted

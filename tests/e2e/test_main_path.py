@@ -85,7 +85,7 @@ def test_a_burst_from_sbatch_to_the_bill(site: Site, figure: Callable[[str], Non
     if site.release != "forky":
         _the_site_changes(site)
         account = wait_all_gone(site)
-    _the_bill_is_the_clouds(site)
+    _the_bill_is_the_clouds(site, {job for job, nodes in ran_on.items() if nodes and not nodes.startswith("op")})
     kept = record(site)
     assert set(kept.claims) == set(account.by_claim)
     assert {c.state.value for c in kept.claims.values()} == {"gone"}
@@ -128,9 +128,18 @@ def _to_launch(site: Site, job: str) -> float:
     return called - datetime.fromisoformat(found[1] + "+00:00").timestamp()
 
 
-def _the_bill_is_the_clouds(site: Site) -> None:
-    """burstd counts from the launch to the end that the cloud confirmed: never less than the cloud bills."""
-    total = Decimal(site.api("/v1/bill", group="job")["total"][0]["amount"])
+def _the_bill_is_the_clouds(site: Site, jobs: set[str]) -> None:
+    """burstd counts from the launch to the end that the cloud confirmed: never less than the cloud bills.
+
+    Every job that ran there is charged for work, also those of a second.
+    """
+    bill = site.api("/v1/bill", group="job")
+    worked = {line["key"] for line in bill["lines"] for part in line["parts"] if part["kind"] == "work"}
+    assert jobs <= worked, f"on no bill: {sorted(jobs - worked)}"
+    total = Decimal(bill["total"][0]["amount"])
+    assert {g: site.api("/v1/bill", group=g)["total"] for g in ("user", "account", "day")} == dict.fromkeys(
+        ("user", "account", "day"), bill["total"]
+    )
     theirs = site.cloud.bill().total
     assert 0 < theirs <= total
     machines = len(cloud_inventory(site).by_claim)

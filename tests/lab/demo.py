@@ -268,11 +268,11 @@ def summary(story: DemoRun) -> None:
     lines = Table(title="The bill, by job", title_justify="left")
     for column in ("job", "machine time", "cost"):
         lines.add_column(column, justify="right")
+    lines.add_column("for")
     for line in bill["lines"]:
         cost = f"{float(line['cost']['amount']):.4f} {line['cost']['currency']}"
-        lines.add_row(
-            line["key"] or ("failed machines" if line["overhead"] else "nobody's"), f"{line['machine_s']:.0f} s", cost
-        )
+        parts = (f"{part['kind']} {part['cause']}".strip().replace("_", " ") for part in line["parts"])
+        lines.add_row(line["key"] or "nobody's", f"{line['machine_s']:.0f} s", cost, ", ".join(parts))
     total = ", ".join(f"{float(t['amount']):.4f} {t['currency']}" for t in bill["total"])
     lines.add_section()
     lines.add_row("all", "", total)

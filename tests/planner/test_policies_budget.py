@@ -250,7 +250,8 @@ def running(**fields: Any) -> Job:
         # Its cost of 10 minutes, 55 more by the job's time limit, and two for the end.
         (held(), running(), "8.88"),
         (held(reserved=Decimal(1)), running(), "8.88"),
-        (held(accounts=("atlas", "belle"), reserved=Decimal(2)), running(), "9.00"),
+        # Either may come to pay for all of it.
+        (held(accounts=("atlas", "belle"), reserved=Decimal(2)), running(), "8.00"),
         (held(accounts=("belle",), reserved=Decimal(2)), running(), "10.00"),
         (held(S.TERMINATING, billed_until=NOW), running(state=JobState.COMPLETED), "9.83"),
         # Nothing was reserved: its job's hour, and the overhead of half an hour, for it still boots.

@@ -45,6 +45,11 @@ def queue(at_s: float, *jobs: Job) -> SlurmView:
     return SlurmView(jobs, {}, (), BORN + at_s)
 
 
+def over(at_s: float, *jobs: Job) -> SlurmView:
+    """Nothing is in the queue any more; slurmctld still knows these jobs."""
+    return replace(queue(at_s), ended=tuple(replace(job, state=JobState.COMPLETED) for job in jobs))
+
+
 def recorder(store: Store) -> JobHistoryRecorder:
     context = SimpleNamespace(store=store, quarantine=Quarantine(VirtualClock()))
     return JobHistoryRecorder(cast("LoopContext", context), lambda: {"burst1", "b"})
@@ -75,6 +80,10 @@ def test_a_job_that_ran_and_is_gone_has_ended(store: Store) -> None:
         ("the same look twice", (queue(0, runs()), queue(0)), []),
         ("it was completing, and slurm says since when",
          (queue(0, runs()), queue(10, runs(state=JobState.COMPLETING, end=BORN + 4)), queue(20)), [4]),
+        ("slurmctld still tells when", (queue(0, runs()), over(1000, runs(end=BORN + 7))), [7]),
+        ("it came and went between two looks",
+         (queue(0), over(9, runs(end=BORN + 4)), over(20, runs(end=BORN + 4))), [4]),
+        ("it ended before burstd looked", (over(9, runs(end=BORN + 4)), over(20, runs(end=BORN + 4))), []),
         ("nobody looked for as long as matters", (queue(0, runs()), queue(1000)), []),
         ("nobody looked, but it ran for long", (queue(0, runs(start=BORN - 90_000)), queue(1000)), [500]),
     ],

@@ -16,12 +16,14 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from burstd.api.app import create_api_app
 from burstd.api.auth import Authorizer
 from burstd.db import Store, StoreReader
+from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.job_use import JobUse, NodeUse
@@ -119,7 +121,7 @@ ANSWERS = {
         "/v1/events?claim=c-gpu2",
         "/v1/events?claim=c-gpu3",
     ],
-    "/v1/bill": [f"/v1/bill?group={g}" for g in ("user", "account", "job", "pool", "provider", "claim")],
+    "/v1/bill": [f"/v1/bill?group={g}" for g in (*get_args(BillGrouping),)],
     "/v1/history": ["/v1/history", "/v1/history?series=*", "/v1/history?series=account/*&series=project/*"],
     "/v1/projects": ["/v1/projects"],
     "/v1/projects/{name}": ["/v1/projects/a"],

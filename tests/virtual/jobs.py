@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_update import JobUpdate
@@ -13,6 +14,8 @@ from tests.virtual.node import SimNode
 from tests.virtual.power import PowerSaving, SlurmConf
 from tests.virtual.queue import Queue, Shadow, cast_shadow, choose_nodes
 
+MIN_JOB_AGE_S = 300.0
+"""For so long slurmctld knows a job that is over."""
 REVOKED_S = 2.0
 """A job that was requeued is killed on a node of its last run for so long: "Job credential revoked" (Slurm 24.11)."""
 
@@ -383,6 +386,13 @@ class Jobs:
         for array, tasks in arrays.items():
             row = tasks[0].view(self._reason(tasks[0], now), behind)
             yield replace(row, id=array, tasks=len(tasks), array_tasks=_ranges([t.task for t in tasks]))
+
+    def ended_views(self) -> Iterator[Job]:
+        """Rows of jobs that are over, for MinJobAge."""
+        now = self._clock.now()
+        behind = now - self._clock.wall()
+        for job in takewhile(lambda job: job.ended > now - MIN_JOB_AGE_S, reversed(self.ended)):
+            yield replace(job.view("None", behind), end=job.ended + behind - job.behind_start)
 
     def _reason(self, job: SimJob, now: float) -> str:
         if job.state is not JobState.PENDING:

@@ -62,6 +62,7 @@ class SimSlurm:
             self._jobs.request_scheduling_pass,
         )
         self._jobs.power = self._power
+        self._known_ended: tuple[Job, ...] = ()
 
     # What burstd asks.
 
@@ -73,7 +74,12 @@ class SimSlurm:
     def jobs(self) -> Sequence[Job]:
         """See Scheduler."""
         self._check_running()
+        self._known_ended = tuple(self._jobs.ended_views())
         return tuple(self._jobs.views())
+
+    def ended_jobs(self) -> Sequence[Job]:
+        """See Scheduler."""
+        return self._known_ended
 
     def nodes(self) -> Sequence[Node]:
         """See Scheduler."""

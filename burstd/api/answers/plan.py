@@ -60,8 +60,22 @@ class PlanView(AnswerView):
     """What policies, pins and a hold took away, added or kept, and why."""
 
 
+class BillPartView(AnswerView):
+    """What a line owes for one kind of use."""
+
+    kind: str
+    """``boot``, ``work``, ``idle``, ``end``, ``failed``, ``storage``; ``shared``: use was not recorded."""
+    cause: str
+    """Of idle time: ``before_first_job``, ``gap``, ``keep_alive``, ``floor``, ``pin``, ``fragment``, ``drained``."""
+    cost: Money
+    machine_s: float
+
+
 class BillLineView(AnswerView):
-    """What one user (account, job, pool, provider, claim) owes; an empty ``key``: machines made for nobody."""
+    """What one user (account, job, partition, pool, provider, day, claim) owes.
+
+    An empty ``key``: what nobody is charged for.
+    """
 
     key: str
     cost: Money
@@ -69,8 +83,8 @@ class BillLineView(AnswerView):
     claims: int
     volumes: bool = False
     """It is of volumes, not of machines; ``machine_s`` and ``claims`` are theirs."""
-    overhead: bool = False
-    """It is of machines that failed before they came into service, or for a fault; nobody pays for them."""
+    parts: list[BillPartView] = []
+    """They add up to it, dearest first; none of volumes."""
 
 
 class BudgetView(AnswerView):
@@ -92,7 +106,7 @@ class BudgetView(AnswerView):
 
 
 class BillView(AnswerView):
-    """``burstctl bill``. Running machines count up to ``until``."""
+    """``burstctl bill``, of whole days (UTC). Running machines count up to now."""
 
     now: Time
     since: Time

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import Money
+    from burstd.api.answers.plan import BillPartView
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[smhdw])")
@@ -24,6 +25,12 @@ def money_text(money: Money | None, places: int = 2) -> str:
     if money.amount:
         places = min(max(places, 1 - money.amount.adjusted()), _MONEY_PLACES)
     return f"{money.amount:.{places}f} {money.currency}"
+
+
+def bill_parts_text(parts: Sequence[BillPartView]) -> str:
+    """``work 1.20 EUR, idle (keep alive) 0.30 EUR``."""
+    named = ((f"{part.kind} ({part.cause.replace('_', ' ')})" if part.cause else part.kind, part) for part in parts)
+    return ", ".join(f"{name} {money_text(part.cost)}" for name, part in named if part.cost.amount)
 
 
 def money_sums_text(amounts: Sequence[Money], places: int = 2) -> str:

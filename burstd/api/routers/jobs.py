@@ -31,7 +31,6 @@ from burstd.api.dependencies import ApiError, BackendDep, CallerDep, ListLimit, 
 from burstd.api.routers.nodes import NodeViews
 from burstd.api.routers.status import last_remarks
 from burstd.db import RecordedRemark
-from burstd.db.repositories.bill import bill_lines
 from burstd.domain.claim import Claim
 from burstd.domain.command import WhatIf
 from burstd.domain.errors import NoAnswer
@@ -190,9 +189,7 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
         remarks=remark_list,
         nodes=[views.claim_view(claim, in_slurm=claim.state != "gone") for claim in claims],
         cost=sum_by_currency(
-            (line.cost, line.currency)
-            for line in bill_lines(claims, "job", 0.0, now)
-            if line.key in (job_id, job.id if job is not None else job_id)
+            (cost, currency) for currency, cost in reader.job_cost(job_id, "" if caller.admin else caller.user).items()
         ),
         measured_parts=[part for part, user in reader.job_use_parts(job_id) if caller.can_see_user(user)],
     )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fastapi import APIRouter
 
 from burstd.api.answers.base import Money, money_view, sum_by_currency, utc_time
-from burstd.api.answers.plan import BillLineView, BillView, BudgetView
+from burstd.api.answers.plan import BillLineView, BillPartView, BillView, BudgetView
 from burstd.api.answers.status import (
     BreakerView,
     CallerView,
@@ -25,13 +25,14 @@ from burstd.api.answers.status import (
     WaitingGroup,
     WaitingView,
 )
-from burstd.api.auth import Caller, visible_jobs_filter
+from burstd.api.auth import Caller
 from burstd.api.backend import SLICE, Backend, DaemonInfo
 from burstd.api.dependencies import MAX_RECORDS, ApiError, BackendDep, CallerDep, Timestamp
 from burstd.api.routers.staging import held_staging_alarms, staging_summary
 from burstd.db import BillLine
 from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.billing.costs import BudgetLine
+from burstd.domain.billing.use import DAY_S
 from burstd.domain.claim import USABLE, Claim, billed_now
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
@@ -76,43 +77,49 @@ def get_bill(
     until: Timestamp | None = None,
     group: BillGrouping = "user",
 ) -> BillView:
-    """What machines cost, by user, account, job, pool, provider or claim; default: since the first of the month (UTC).
+    """What machines cost, by user, account, job, partition, pool, provider, day or claim, in whole days (UTC).
 
-    ``since`` and ``until`` in seconds since 1970. Who is no administrator sees his own share, his own budget and those
-    of the accounts of his jobs.
+    ``since`` and ``until`` in seconds since 1970; default: from the first of the month until now. Who is no
+    administrator sees what he is charged for, his own budget and those of the accounts of his jobs.
     """
     now = backend.now()
     today = utc_time(now)
-    begin = today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp() if since is None else since
-    end = min(now, now if until is None else until)
+    first = today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+    begin = first if since is None else since // DAY_S * DAY_S
+    end = min(now, now if until is None else -(-until // DAY_S) * DAY_S)
     if begin >= end:
         raise ApiError(422, f"The bill would end ({utc_time(end):%F %T}) before it begins ({utc_time(begin):%F %T}).")
-    keys = None if caller.admin else _visible_bill_keys(caller, backend, group)
-    lines = backend.reader.bill(group, begin, end)
-    return bill_view(lines, group, begin, end, now, keys, _visible_budgets(caller, backend))
+    lines = backend.reader.bill(group, begin, end, "" if caller.admin else caller.user)
+    return bill_view(lines, group, begin, end, now, _visible_budgets(caller, backend))
 
 
 def bill_view(
-    lines: Iterable[BillLine],
-    group: str,
-    since: float,
-    until: float,
-    now: float,
-    keys: Collection[str] | None,
-    budgets: Iterable[BudgetLine],
+    lines: Sequence[BillLine], group: str, since: float, until: float, now: float, budgets: Iterable[BudgetLine]
 ) -> BillView:
-    """The bill; with ``keys`` only theirs."""
-    visible = [line for line in lines if keys is None or (line.key in keys and not line.overhead)]
+    """The bill, and how budgets stand."""
     return BillView(
         now=now,
         since=since,
         until=until,
         group=group,
         lines=[
-            BillLineView.from_fields(line, cost=money_view(line.cost, line.currency), machine_s=round(line.seconds, 3))
-            for line in visible
+            BillLineView.from_fields(
+                line,
+                cost=money_view(line.cost, line.currency),
+                machine_s=round(line.seconds, 3),
+                parts=[
+                    BillPartView(
+                        kind=part.kind,
+                        cause=part.cause,
+                        cost=money_view(part.cost, line.currency),
+                        machine_s=round(part.seconds, 3),
+                    )
+                    for part in line.parts
+                ],
+            )
+            for line in lines
         ],
-        total=sum_by_currency((line.cost, line.currency) for line in visible),
+        total=sum_by_currency((line.cost, line.currency) for line in lines),
         budgets=[
             BudgetView.from_fields(b, **{name: money_view(getattr(b, name), b.currency) for name in _BUDGET_AMOUNTS})
             for b in budgets
@@ -142,20 +149,6 @@ def visible_accounts(caller: Caller, backend: Backend) -> set[str]:
         if caller.can_see_claim_for(c.users)
         for a in c.accounts
     }
-
-
-def _visible_bill_keys(caller: Caller, backend: Backend, group: BillGrouping) -> set[str]:
-    """Keys of the bill's lines that are the caller's alone."""
-    if group == "user":
-        return {caller.user}
-    if group not in ("job", "claim"):
-        raise ApiError(403, f"You are {caller.user} and see your own bill only: by user, job or claim.")
-    latest = backend.latest_loop()
-    seen = visible_jobs_filter(caller, latest[0] if latest else None)
-    claims = backend.reader.find_claims(user=caller.user, limit=MAX_RECORDS)
-    if group == "claim":
-        return {c.id for c in claims if caller.can_see_claim_for(c.users)}
-    return {job for c in claims for job in seen(c)}
 
 
 class SharedStatus:

@@ -13,6 +13,7 @@ from rich.text import Text
 from burstd.api.answers.text import (
     abbreviated_list,
     ago,
+    bill_parts_text,
     duration_text,
     local_date_text,
     local_time_text,
@@ -209,8 +210,10 @@ class BillGroup(StrEnum):
     USER = "user"
     ACCOUNT = "account"
     JOB = "job"
+    PARTITION = "partition"
     POOL = "pool"
     PROVIDER = "provider"
+    DAY = "day"
     CLAIM = "claim"
 
 
@@ -218,10 +221,15 @@ class BillGroup(StrEnum):
 def bill(
     burstd: ApiClient,
     by: Annotated[BillGroup, typer.Option(help="Split it by this.")] = BillGroup.USER,
-    since: Annotated[str, typer.Option(metavar="TIME", help="From: 7d (ago), 2026-09-01; default: this month.")] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="To; default: now.")] = "",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="From the day of: 7d (ago), 2026-09-01; default: this month.")
+    ] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="To the end of the day of; default: now.")] = "",
 ) -> None:
-    """What machines cost, dearest first; running ones count up to now. Then what is left of the budgets."""
+    """What machines cost, in whole days (UTC), dearest first, and for what; running ones count up to now.
+
+    Then what is left of the budgets.
+    """
     from burstd.api.answers.plan import BillView
 
     params: dict[str, str | int | float] = {"group": by.value}
@@ -230,8 +238,7 @@ def bill(
 
 
 def _bill_key(line: BillLineView) -> str:
-    kind = " (volumes)" if line.volumes else " (failed machines)" if line.overhead else ""
-    return f"{line.key}{kind}".strip() or "(nobody's)"
+    return f"{line.key}{' (volumes)' if line.volumes else ''}".strip() or "(nobody's)"
 
 
 def print_bill(out: ConsoleOutput, answer: BillView) -> None:
@@ -242,9 +249,15 @@ def print_bill(out: ConsoleOutput, answer: BillView) -> None:
     )
     if answer.lines:
         out.table(
-            (answer.group.upper(), "COST>", "MACHINE TIME>", "MACHINES>"),
+            (answer.group.upper(), "COST>", "MACHINE TIME>", "MACHINES>", "*"),
             [
-                (_bill_key(line), money_text(line.cost), duration_text(line.machine_s), str(line.claims))
+                (
+                    _bill_key(line),
+                    money_text(line.cost),
+                    duration_text(line.machine_s),
+                    str(line.claims),
+                    bill_parts_text(line.parts),
+                )
                 for line in answer.lines
             ],
         )

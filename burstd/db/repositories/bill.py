@@ -1,26 +1,46 @@
-"""What claims cost, and to whom it is put down. Decimals all the way; shares always add up to the whole."""
+"""The bill: charges of claims and costs of volumes, added up by who or what they are put down to."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from math import ceil
 from typing import Literal
 
-from burstd.domain.billing.costs import cost_of, equal_shares
+from sqlalchemy import ColumnElement, Connection, func, select
+
+from burstd.db.tables import CHARGE
+from burstd.domain.billing.costs import MICRO, cost_of
+from burstd.domain.billing.use import DAY_S, Charge, Kind, day_text
 from burstd.domain.claim import Claim
 from burstd.domain.volume import Volume
 
-BillGrouping = Literal["user", "account", "job", "pool", "provider", "claim"]
+BillGrouping = Literal["user", "account", "job", "pool", "provider", "partition", "day", "claim"]
+_COLUMNS: Mapping[str, ColumnElement[object]] = {
+    **{name: CHARGE.c[name] for name in ("user", "account", "job", "pool", "provider", "partition", "day")},
+    "claim": CHARGE.c.claim_id,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BillPart:
+    """What a line owes for one kind of use."""
+
+    kind: Kind
+    cause: str
+    """As in Charge."""
+    cost: Decimal
+    seconds: float
+    """Of machines, shared as the cost is."""
 
 
 @dataclass(frozen=True, slots=True)
 class BillLine:
-    """What one user (project, job, pool, provider, claim) owes, in one currency.
+    """What one user (project, job, pool, provider, partition, day, claim) owes, in one currency.
 
-    ``seconds`` are machine seconds, shared as the cost is. ``key`` is empty for machines that were made for nobody
-    in particular: floors, pins, and what Slurm started by itself.
+    ``key`` is empty for what nobody is charged for: idle time, the end of machines, machines that failed.
     """
 
     key: str
@@ -28,31 +48,107 @@ class BillLine:
     cost: Decimal
     """To a millionth."""
     seconds: float
+    """Of machines, shared as the cost is."""
     claims: int
     """Claims (of a line for volumes: volumes) that it has a part in."""
     volumes: bool = False
     """It is of volumes, not of machines; ``seconds`` are theirs."""
-    overhead: bool = False
-    """It is of machines that failed (``Claim.overhead``), which no user, project or job pays for."""
+    parts: tuple[BillPart, ...] = ()
+    """They add up to it, dearest first; none of volumes."""
 
 
-def cost_between(claim: Claim, since: float, until: float) -> tuple[Decimal, float]:
-    """Cost, to a millionth of the currency, and billed seconds of a claim inside a window.
+@dataclass(slots=True)
+class _Sums:
+    """In millionths and milliseconds, by kind and cause."""
 
-    Price of an hour times seconds / 3600; seconds to a thousandth, so that the result is the same on every machine.
+    parts: defaultdict[tuple[Kind, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    claims: int = 0
+
+    def add(self, kind: Kind, cause: str, amount: int, milliseconds: int) -> None:
+        part = self.parts[kind, cause]
+        part[0] += amount
+        part[1] += milliseconds
+
+
+class Bill:
+    """The charges of whole days (UTC) from ``since`` to ``until``; of one ``user``, or empty: of all."""
+
+    def __init__(self, group: BillGrouping, since: float, until: float, user: str = "") -> None:
+        self._group, self._user = group, user
+        self._days = range(int(since // DAY_S), ceil(until / DAY_S))
+        self._sums: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
+
+    def add_closed(self, connection: Connection) -> None:
+        """Adds what claims that are gone were charged."""
+        key = _COLUMNS[self._group]
+        wanted = [CHARGE.c.day >= self._days.start, CHARGE.c.day < self._days.stop]
+        if self._user:
+            wanted.append(CHARGE.c.user == self._user)
+        by = (key, CHARGE.c.currency)
+        sums = select(
+            *by, CHARGE.c.kind, CHARGE.c.cause, func.sum(CHARGE.c.amount), func.sum(CHARGE.c.milliseconds)
+        )  # fmt: skip
+        for name, currency, kind, cause, amount, milliseconds in connection.execute(
+            sums.where(*wanted).group_by(*by, CHARGE.c.kind, CHARGE.c.cause)
+        ):
+            self._sums[self._name(name), currency].add(kind, cause, int(amount), int(milliseconds))
+        claims = select(*by, func.count(CHARGE.c.claim_id.distinct())).where(*wanted).group_by(*by)
+        for name, currency, number in connection.execute(claims):
+            self._sums[self._name(name), currency].claims += number
+
+    def add_live(self, claim: Claim, charges: Iterable[Charge]) -> None:
+        """Adds what a claim that lives has cost so far."""
+        met = set()
+        for charge in charges:
+            if charge.day in self._days and self._user in ("", charge.payer.user):
+                key = (self._name(self._key_of(claim, charge)), claim.offer.currency)
+                self._sums[key].add(charge.kind, charge.cause, charge.amount, charge.milliseconds)
+                met.add(key)
+        for key in met:
+            self._sums[key].claims += 1
+
+    def _key_of(self, claim: Claim, charge: Charge) -> object:
+        match self._group:
+            case "day":
+                return charge.day
+            case "claim":
+                return claim.id
+            case "pool":
+                return claim.pool
+            case "provider":
+                return claim.offer.provider
+            case "user" | "account" | "job" | "partition":
+                return getattr(charge.payer, self._group)
+
+    def _name(self, key: object) -> str:
+        return day_text(key) if isinstance(key, int) else str(key)
+
+    def lines(self) -> tuple[BillLine, ...]:
+        """All of it, dearest first; by day in order."""
+        found = []
+        for (key, currency), sums in self._sums.items():
+            parts = [
+                BillPart(kind, cause, amount * MICRO, milliseconds / 1000)
+                for (kind, cause), (amount, milliseconds) in sums.parts.items()
+            ]
+            parts.sort(key=lambda part: (-part.cost, part.kind, part.cause))
+            cost, milliseconds = (sum(some) for some in zip(*sums.parts.values(), strict=True))
+            found.append(BillLine(key, currency, cost * MICRO, milliseconds / 1000, sums.claims, parts=tuple(parts)))
+        if self._group == "day":
+            return tuple(sorted(found, key=lambda line: (line.key, line.currency)))
+        return tuple(sorted(found, key=lambda line: (-line.cost, line.key, line.currency)))
+
+
+def volume_lines(
+    volumes: Iterable[Volume], group: BillGrouping, since: float, until: float, user: str = ""
+) -> tuple[BillLine, ...]:
+    """The bill of volumes for a window, dearest first.
+
+    By claim, job, pool, partition or day they are one line without a key.
     """
-    if claim.billed_from is None:
-        return Decimal(0), 0.0
-    end = until if claim.billed_until is None else min(until, claim.billed_until)
-    seconds = max(0.0, end - max(since, claim.billed_from))
-    return cost_of(claim.offer.price, seconds), seconds
-
-
-def volume_lines(volumes: Iterable[Volume], group: BillGrouping, since: float, until: float) -> tuple[BillLine, ...]:
-    """The bill of volumes for a window, dearest first. Of a claim, job or pool there are none: their key is empty."""
     found: dict[tuple[str, str], BillLine] = {}
     for volume in volumes:
-        if volume.billed_from is None:
+        if volume.billed_from is None or (user and volume.user != user):
             continue
         end = until if volume.billed_until is None else min(until, volume.billed_until)
         seconds = max(0.0, end - max(since, volume.billed_from))
@@ -68,44 +164,3 @@ def volume_lines(volumes: Iterable[Volume], group: BillGrouping, since: float, u
             claims=line.claims + 1,
         )
     return tuple(sorted(found.values(), key=lambda line: (-line.cost, line.key, line.currency)))
-
-
-def bill_lines(claims: Iterable[Claim], group: BillGrouping, since: float, until: float) -> tuple[BillLine, ...]:
-    """The bill for a window, dearest first.
-
-    A claim that was made for several jobs or users is shared equally among them, however long each used it. What
-    failed machines cost has lines of its own.
-    """
-    cost: dict[tuple[str, str, bool], Decimal] = defaultdict(Decimal)
-    seconds: dict[tuple[str, str, bool], float] = defaultdict(float)
-    number: dict[tuple[str, str, bool], int] = defaultdict(int)
-    for claim in claims:
-        total, billed_seconds = cost_between(claim, since, until)
-        if not billed_seconds:
-            continue
-        payers = _payers(claim, group)
-        for payer, share in zip(payers, equal_shares(total, len(payers)), strict=True):
-            key = (payer, claim.offer.currency, claim.overhead)
-            cost[key] += share
-            seconds[key] += billed_seconds / len(payers)
-            number[key] += 1
-    lines = (BillLine(key[0], key[1], cost[key], seconds[key], number[key], overhead=key[2]) for key in cost)
-    return tuple(sorted(lines, key=lambda line: (-line.cost, line.key, line.currency, line.overhead)))
-
-
-def _payers(claim: Claim, group: BillGrouping) -> tuple[str, ...]:
-    if claim.overhead and group in ("user", "account", "job"):
-        return ("",)
-    match group:
-        case "user":
-            return tuple(dict.fromkeys(claim.users)) or ("",)
-        case "account":
-            return tuple(dict.fromkeys(claim.accounts)) or ("",)
-        case "job":
-            return tuple(dict.fromkeys(claim.jobs)) or ("",)
-        case "pool":
-            return (claim.pool,)
-        case "provider":
-            return (claim.offer.provider,)
-        case "claim":
-            return (claim.id,)

@@ -11,14 +11,15 @@ from sqlalchemy import Connection, Table, delete, insert, not_, or_, select, upd
 from sqlmodel import Session
 
 from burstd.db.codec import value_from_row
-from burstd.db.database import chunks
-from burstd.db.reader import has_prefix
+from burstd.db.database import chunks, has_prefix
 from burstd.db.repositories import job_use, site_history
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, VOLUMES, JournaledKind
 from burstd.db.tables import (
     BREAKER,
+    CHARGE,
     CLAIM,
     CLAIM_JOB,
+    CLAIM_RUN,
     CLAIM_USER,
     DRAINED_SLOT,
     ENDED_JOB,
@@ -42,7 +43,8 @@ _CLAIM = ("created", "since", "launch_called", "billed_from", "billed_until", "i
 _STAGING = ("created", "since", "staged", "estimated_ready")
 _VOLUME = ("created", "since", "called", "billed_from", "billed_until", "settled_until")
 _TIMES = frozenset({*_CLAIM, *_STAGING, *_VOLUME})
-_REST = ((LAUNCH_REQUEST, "recorded"), (DRAINED_SLOT, "since"), (REMARK, "since"), (REMARK, "written"),
+_REST = ((CLAIM_RUN, "started"), (CLAIM_RUN, "ended"),
+         (LAUNCH_REQUEST, "recorded"), (DRAINED_SLOT, "since"), (REMARK, "since"), (REMARK, "written"),
          *((STAGING, name) for name in _STAGING), *((VOLUME, name) for name in _VOLUME))  # fmt: skip
 
 
@@ -61,7 +63,8 @@ def purge(session: Session, before: float) -> int:
     job_use.purge(connection, before)
     _forget(connection, STAGINGS, StageState.CLEARED, before)
     _forget(connection, VOLUMES, VolumeState.GONE, before)
-    claims = _forget(connection, CLAIMS, ClaimState.GONE, before, CLAIM_JOB, CLAIM_USER, LAUNCH_REQUEST)
+    tables = (CLAIM_JOB, CLAIM_USER, CLAIM_RUN, CHARGE, LAUNCH_REQUEST)
+    claims = _forget(connection, CLAIMS, ClaimState.GONE, before, *tables)
     connection.execute(delete(USER_DATA).where(USER_DATA.c.digest.not_in(select(LAUNCH_REQUEST.c.user_data))))
     # Of a job whose data came again, the events of before go too.
     journaled = or_(

@@ -7,7 +7,7 @@ claim itself is purged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from decimal import Decimal
 from operator import attrgetter
@@ -18,8 +18,8 @@ from sqlmodel import Session
 from burstd.db.codec import value_from_row
 from burstd.db.tables import CLAIM, CLAIM_JOB, SPENDING, SpendingRow
 from burstd.domain.billing.costs import Spent, month_of
-from burstd.domain.billing.settlements import cost_by_payer_and_month, volume_cost_by_payer_and_month
-from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.billing.settlements import charges_by_payer_and_month, volume_cost_by_payer_and_month
+from burstd.domain.billing.use import Charge
 from burstd.domain.staging import Staging
 from burstd.domain.volume import Volume
 
@@ -63,12 +63,11 @@ class Ledger:
                 self._spending = None
         session.flush()
 
-    def book_claim(self, session: Session, before: Claim, after: Claim) -> None:
-        """Books what a claim has cost when it is GONE, and the difference where that is put right later."""
-        if after.state is ClaimState.GONE:
-            was = cost_by_payer_and_month(before) if before.state is ClaimState.GONE else {}
-            parts = [((*key, ""), amount, 0) for key, amount in cost_by_payer_and_month(after).items()]
-            self._book(session, [*parts, *(((*key, ""), -amount, 0) for key, amount in was.items())])
+    def book_charges(self, session: Session, currency: str, before: Sequence[Charge], after: Sequence[Charge]) -> None:
+        """Books what a claim is charged for when it is GONE, and the difference where that is put right later."""
+        was, now = charges_by_payer_and_month(before, currency), charges_by_payer_and_month(after, currency)
+        parts = [((*key, ""), amount, 0) for key, amount in now.items()]
+        self._book(session, [*parts, *(((*key, ""), -amount, 0) for key, amount in was.items())])
 
     def book_volume(self, session: Session, before: Volume, after: Volume) -> None:
         """Books what has been settled of its cost since; the sums are as if it had all been booked at once."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Text, func, select, type_coerce
 
-from burstd.db.reader import has_prefix
+from burstd.db.database import has_prefix
 from burstd.db.tables import CLAIM, EVENT
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import place_name

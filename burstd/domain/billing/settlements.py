@@ -1,31 +1,28 @@
-"""What a machine that is gone has cost each of those who pay for it, month by month."""
+"""What those who pay have been charged for machines and volumes, month by month."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 
-from burstd.domain.billing.costs import Spent, by_month, cost_of, cost_shares
-from burstd.domain.claim import Claim
+from burstd.domain.billing.costs import MICRO, Spent, by_month, cost_of
+from burstd.domain.billing.use import Charge, day_text
 from burstd.domain.volume import Volume
 
 SpentKey = tuple[str, str, str, str]
 """Kind, name, month and currency, as in Spent."""
 
 
-def cost_by_payer_and_month(claim: Claim) -> Mapping[SpentKey, Decimal]:
-    """Its cost by payer and month; empty where it never cost anything, or still does."""
-    if claim.billed_from is None or claim.billed_until is None:
-        return {}
-    found: dict[SpentKey, Decimal] = defaultdict(Decimal)
-    for month, seconds in by_month(claim.billed_from, claim.billed_until):
-        whole, currency = cost_of(claim.offer.price, seconds), claim.offer.currency
-        found["", "", month, currency] += whole
-        for kind, names in (("project", claim.accounts), ("user", claim.users)) if not claim.overhead else ():
-            for name, amount in cost_shares(whole, names).items():
-                found[kind, name, month, currency] += amount
-    return found
+def charges_by_payer_and_month(charges: Iterable[Charge], currency: str) -> Mapping[SpentKey, Decimal]:
+    """Sums of the charges of one claim: for all together, for projects and for users."""
+    found: defaultdict[SpentKey, int] = defaultdict(int)
+    for charge in charges:
+        month = day_text(charge.day)[:7]
+        for kind, name in (("", ""), ("project", charge.payer.account), ("user", charge.payer.user)):
+            if name or not kind:
+                found[kind, name, month, currency] += charge.amount
+    return {key: amount * MICRO for key, amount in found.items()}
 
 
 def volume_cost_by_payer_and_month(volume: Volume) -> Mapping[SpentKey, Decimal]:
@@ -48,9 +45,9 @@ class SpendTotals:
         self._sums: dict[SpentKey, Decimal] = defaultdict(Decimal)
         self._spent: tuple[Spent, ...] | None = None
 
-    def add(self, claim: Claim) -> None:
-        """One that is gone."""
-        for key, amount in cost_by_payer_and_month(claim).items():
+    def add(self, charges: Iterable[Charge], currency: str) -> None:
+        """Those of one claim that is gone."""
+        for key, amount in charges_by_payer_and_month(charges, currency).items():
             self._sums[key] += amount
         self._spent = None
 

@@ -24,6 +24,10 @@ class Scheduler(Protocol):
         """Jobs that are pending, running or ending; finished ones are left out."""
         ...
 
+    def ended_jobs(self) -> Sequence[Job]:
+        """Jobs that were over at the last call of ``jobs``, as long as slurmctld knows them (MinJobAge)."""
+        ...
+
     def nodes(self) -> Sequence[Node]:
         """All nodes, powered-down CLOUD nodes included."""
         ...

@@ -50,6 +50,15 @@ RUNNING_STATES = frozenset(
 """Of jobs that have begun and are in the queue. In STAGE_OUT their nodes are free already; in CONFIGURING they boot."""
 
 
+ENDED_STATES = frozenset(
+    {
+        JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.TIMEOUT, JobState.NODE_FAIL,
+        JobState.PREEMPTED, JobState.OUT_OF_MEMORY, JobState.BOOT_FAIL, JobState.DEADLINE, JobState.REVOKED,
+    }
+)  # fmt: skip
+"""Of jobs that are over. slurmctld knows them for MinJobAge (300 s) more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One row of the queue: a job, the pending rest of a job array, one array task, or one component of a het job.

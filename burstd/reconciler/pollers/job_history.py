@@ -1,8 +1,8 @@
 """What ended jobs tell: noticed as they leave the queue, kept on record, ready for each decision.
 
-A job that ran at the last look and is not in the queue any more has ended. One that came and went between two looks
-is never seen, nor is one that ended while burstd was down; both are few, and a prediction is a mean of many. A job
-that begins anew (its machine was taken, it was preempted) has not ended.
+A job that ran at the last look and is not in the queue any more has ended; when, slurmctld tells for MinJobAge, also of
+one that came and went between two looks. One that ended while burstd was down is not seen; these are few, and a
+prediction is a mean of many. A job that begins anew (its machine was taken, it was preempted) has not ended.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class JobHistoryRecorder:
         self._slots = slots
         self._history: JobHistory | None = None
         self._running: dict[str, Job] = {}
+        self._over: frozenset[tuple[str, float]] = frozenset()
+        """Jobs, and when they started, that slurmctld knew to have ended at the last look."""
         self._last_read = 0.0
         self._started: list[Job] = []
 
@@ -52,7 +54,10 @@ class JobHistoryRecorder:
         if isinstance(slurm, Unavailable) or slurm.read_at <= self._last_read:
             return self.history()
         runs = {job.id: job for job in slurm.jobs if job.state in RUNNING_STATES and job.start}
-        left = [job for id_, job in self._running.items() if id_ not in runs]
+        over = {(job.id, job.start): job for job in slurm.ended if job.start}
+        left = [over.get((id_, job.start), job) for id_, job in self._running.items() if id_ not in runs]
+        if self._last_read:
+            left += [over[key] for key in over.keys() - self._over if key[0] not in self._running]
         if left:
             here = {job.id for job in slurm.jobs}
             slots = frozenset(self._slots())
@@ -66,7 +71,7 @@ class JobHistoryRecorder:
             self._history = self.history().with_ended(known)
         if self._last_read:
             self._started += [runs[id_] for id_ in runs.keys() - self._running.keys()]
-        self._running, self._last_read = runs, slurm.read_at
+        self._running, self._over, self._last_read = runs, frozenset(over), slurm.read_at
         return self.history()
 
     def take_started(self) -> list[Job]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from burstd.domain.billing.settlements import SpendTotals
+from burstd.domain.billing.use import WHOLE, ClaimRun, Payer, charges_by_use, payers_made_for
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.policy import Want
@@ -30,8 +31,10 @@ class SimulatedMachine:
     claim: Claim
     size: int
     free: int
-    jobs: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """Units and start by job."""
+    jobs: dict[int, tuple[int, float, Payer]] = field(default_factory=dict)
+    """Units, start and who is charged, by job."""
+    runs: list[ClaimRun] = field(default_factory=list)
+    """Of jobs that are over."""
     exclusive_user: bool = False
     """It runs jobs of one user at a time."""
     user: str = ""
@@ -105,7 +108,7 @@ class CloudFleet:
             if not machine.jobs:
                 machine.busy_from = now
                 self.idle.pop(slot, None)
-            machine.jobs[job.number] = (job.units, now)
+            machine.jobs[job.number] = (job.units, now, Payer(str(job.number), job.user, job.account))
             machine.user = job.user
             self._set_free(machine, machine.free - job.units)
 
@@ -113,7 +116,9 @@ class CloudFleet:
         """Takes it away again."""
         for slot in slots:
             machine = self.machines[slot]
-            units, since = machine.jobs.pop(number)
+            units, since, payer = machine.jobs.pop(number)
+            share = min(WHOLE, units * WHOLE // machine.size)
+            machine.runs.append(ClaimRun(machine.claim.id, payer, since, max(1, share), now))
             self.bill.busy_unit_s += units * (now - since)
             machine.last_busy = now
             if not machine.jobs:
@@ -251,7 +256,9 @@ class CloudFleet:
         self.bill.cost += claim.offer.price * Decimal(paid) / 3600
         gone = replace(claim, state=ClaimState.GONE, since=now, billed_until=now)
         self._gone.append(EndedClaim(now, gone))
-        self.spent.add(gone)
+        made_for = payers_made_for(gone, {run.payer.job: run.payer for run in machine.runs})
+        states = ((claim.created, ClaimState.LAUNCHING),)
+        self.spent.add(charges_by_use(gone, states, machine.runs, made_for, now), claim.offer.currency)
 
     def _record_failure(self, offer: Offer, cause: str, now: float, error: str) -> None:
         fresh = next_breaker(None, offer, cause, now, error)

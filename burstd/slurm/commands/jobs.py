@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from burstd.domain.slurm.job import PENDING_STATES, Job, JobState
+from burstd.domain.slurm.job import ENDED_STATES, PENDING_STATES, Job, JobState
 from burstd.domain.slurm.shape import Gres
 from burstd.slurm.commands.delimiters import RandomDelimiters
 from burstd.slurm.commands.parsing import (
@@ -54,9 +55,14 @@ def read_jobs(
     excluded: Mapping[str, tuple[str, ...]] | None = None,
     cached: dict[QueueRow, Job] | None = None,
 ) -> tuple[Job, ...]:
-    """Asks Slurm for the whole queue, see ``parse_jobs``. Raises SchedulerUnavailable."""
+    """Asks Slurm for all jobs that it knows, also those that have ended, see ``parse_jobs``.
+
+    Raises SchedulerUnavailable.
+    """
     delimiters = RandomDelimiters()
-    text = commands("squeue", "--all", "--noheader", "--noconvert", environment=delimiters.long_format(QUEUE_FIELDS))
+    text = commands(
+        "squeue", "--all", "--noheader", "--noconvert", "--states=all", environment=delimiters.long_format(QUEUE_FIELDS)
+    )
     return parse_jobs(text, delimiters, translate, excluded, cached)
 
 
@@ -139,7 +145,9 @@ def _job_or_unreadable(f: Mapping[str, str], translate: Callable[[float], float]
     try:
         return _parse_job(f, translate, excluded)
     except (ValueError, ArithmeticError) as error:
-        return unreadable_job(_queue_id(f["JobArrayID"], f["ArrayJobID"]), f["UserName"], error)
+        found = unreadable_job(_queue_id(f["JobArrayID"], f["ArrayJobID"]), f["UserName"], error)
+        state = _STATES.get(f["State"])
+        return replace(found, state=state) if state in ENDED_STATES else found
 
 
 def unreadable_job(job_id: str, user: str, error: Exception) -> Job:

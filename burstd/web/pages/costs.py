@@ -16,8 +16,6 @@ from burstd.web.listing import Filter, PageNumber, list_page
 from burstd.web.rendering import Page, PageDep
 
 _GROUPS = get_args(BillGrouping)
-OWN_GROUPS: tuple[BillGrouping, ...] = ("user", "job", "claim")
-"""By which who is no administrator sees his own bill."""
 _FIRST_YEAR = 1970
 _LABELS = {"account": "project", "claim": "machine"}
 
@@ -54,7 +52,7 @@ def costs_page(
         "Costs",
         bill=bill,
         listing=listing,
-        groups=[(one, _LABELS.get(one, one)) for one in (_GROUPS if page.caller.admin else OWN_GROUPS)],
+        groups=[(one, _LABELS.get(one, one)) for one in _GROUPS],
         label=_LABELS.get(group, group),
         asked=asked,
         rate=_rate(page),

@@ -1,0 +1,142 @@
+"""What each claim was charged for, and to whom: written once, in the transaction that ends it.
+
+Claims that live are worked out when somebody asks. All sums are over whole millionths, in the database.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, Text, delete, insert, or_, select, type_coerce, update
+
+from burstd.db.database import chunks, has_prefix
+from burstd.db.repositories.journal import claim_subject
+from burstd.db.tables import CHARGE, CLAIM_RUN, EVENT
+from burstd.domain.billing.use import (
+    Charge,
+    ClaimRun,
+    IdleMode,
+    Kind,
+    Payer,
+    charges_by_use,
+    payers_made_for,
+    shared_charges,
+)
+from burstd.domain.claim import Claim, ClaimState
+
+_PAYER = (CLAIM_RUN.c.job, CLAIM_RUN.c.user, CLAIM_RUN.c.account, CLAIM_RUN.c.partition)
+_REMARK = '"remark":true'
+"""In the data of an event that is a remark."""
+
+
+def save_runs(connection: Connection, runs: Sequence[ClaimRun]) -> None:
+    """Writes runs, one that is on record already anew."""
+    keys = [{"claim": run.claim_id, "of": run.payer.job, "began": run.started} for run in runs]
+    for key in keys:
+        same = (CLAIM_RUN.c.claim_id == key["claim"], CLAIM_RUN.c.job == key["of"], CLAIM_RUN.c.started == key["began"])
+        connection.execute(delete(CLAIM_RUN).where(*same))
+    rows = [
+        {"claim_id": run.claim_id, **run.payer._asdict(), "started": run.started, "restarts": run.restarts,
+         "share": run.share, "ended": run.ended}
+        for run in runs
+    ]  # fmt: skip
+    connection.execute(insert(CLAIM_RUN), rows)
+
+
+def open_runs() -> Select[Any]:
+    """Rows of runs that have not ended, as far as the record knows."""
+    return select(CLAIM_RUN).where(CLAIM_RUN.c.ended.is_(None))
+
+
+def run_of_row(row: Mapping[Any, Any]) -> ClaimRun:
+    """The value of a row."""
+    payer = Payer(row["job"], row["user"], row["account"], row["partition"])
+    return ClaimRun(row["claim_id"], payer, row["started"], row["share"], row["ended"], row["restarts"])
+
+
+def hand_over_runs(connection: Connection, claim_id: str, former_id: str) -> None:
+    """The runs of a claim so far are those of its former life."""
+    connection.execute(update(CLAIM_RUN).where(CLAIM_RUN.c.claim_id == claim_id).values(claim_id=former_id))
+
+
+def close_claim(connection: Connection, claim: Claim, idle: IdleMode) -> tuple[list[Charge], list[Charge]]:
+    """Writes the charges of a claim that is GONE, in place of those that it had; returns these, and the new ones."""
+    of = CHARGE.c.claim_id == claim.id
+    before = [_charge_of_row(row) for row in connection.execute(select(CHARGE).where(of)).mappings()]
+    if any(charge.kind is Kind.SHARED for charge in before):
+        after = shared_charges(claim)
+    else:
+        [after] = charges_of(connection, [claim], claim.since, idle).values()
+    if before != after:
+        connection.execute(delete(CHARGE).where(of))
+        if after:
+            connection.execute(insert(CHARGE), charge_rows(claim, after))
+    still = (CLAIM_RUN.c.claim_id == claim.id, CLAIM_RUN.c.ended.is_(None))
+    end = claim.since if claim.billed_until is None else claim.billed_until
+    connection.execute(update(CLAIM_RUN).where(*still).values(ended=end))
+    return before, after
+
+
+def charge_rows(claim: Claim, charges: Iterable[Charge]) -> list[dict[str, Any]]:
+    """As they stand in the table."""
+    offer = claim.offer
+    return [
+        {"day": charge.day, "claim_id": claim.id, "number": number, "kind": charge.kind, "cause": charge.cause,
+         **charge.payer._asdict(), "pool": claim.pool, "provider": offer.provider, "currency": offer.currency,
+         "amount": charge.amount, "milliseconds": charge.milliseconds}
+        for number, charge in enumerate(charges)
+    ]  # fmt: skip
+
+
+def _charge_of_row(row: Mapping[Any, Any]) -> Charge:
+    payer = Payer(row["job"], row["user"], row["account"], row["partition"])
+    return Charge(row["day"], row["kind"], row["cause"], payer, row["amount"], row["milliseconds"])
+
+
+def charges_of(connection: Connection, claims: Sequence[Claim], now: float, idle: IdleMode) -> dict[str, list[Charge]]:
+    """What these claims have cost by now, worked out anew, by claim."""
+    states, runs = _states(connection, [claim.id for claim in claims]), _runs(connection, claims)
+    owners = _owners(connection, {job for claim in claims for job in claim.jobs})
+    return {
+        claim.id: charges_by_use(
+            claim, states[claim.id], runs[claim.id], payers_made_for(claim, owners), now, idle
+        )
+        for claim in claims
+    }  # fmt: skip
+
+
+def _states(connection: Connection, claims: Sequence[str]) -> Mapping[str, list[tuple[float, ClaimState]]]:
+    found: defaultdict[str, list[tuple[float, ClaimState]]] = defaultdict(list)
+    for some in chunks([claim_subject(claim_id) for claim_id in claims]):
+        moves = (
+            EVENT.c.subject.in_(some), EVENT.c.old != EVENT.c.new, EVENT.c.new.in_([*ClaimState]),
+            ~type_coerce(EVENT.c.data, Text).contains(_REMARK),
+        )  # fmt: skip
+        query = select(EVENT.c.subject, EVENT.c.time, EVENT.c.new).where(*moves).order_by(EVENT.c.seq)
+        for subject, time, new in connection.execute(query):
+            found[subject.removeprefix(claim_subject(""))].append((time, ClaimState(new)))
+    return found
+
+
+def _runs(connection: Connection, claims: Sequence[Claim]) -> Mapping[str, list[ClaimRun]]:
+    found: defaultdict[str, list[ClaimRun]] = defaultdict(list)
+    for some in chunks([claim.id for claim in claims]):
+        query = select(CLAIM_RUN).where(CLAIM_RUN.c.claim_id.in_(some)).order_by(CLAIM_RUN.c.started, CLAIM_RUN.c.job)
+        for row in connection.execute(query).mappings():
+            found[row["claim_id"]].append(run_of_row(row))
+    return found
+
+
+def _owners(connection: Connection, jobs: set[str]) -> dict[str, Payer]:
+    """Whose jobs these are, of those that have run somewhere; of an array, a task of it."""
+    found: dict[str, Payer] = {}
+    for some in chunks(sorted(jobs)):
+        for row in connection.execute(select(*_PAYER).where(CLAIM_RUN.c.job.in_(some))):
+            found[row[0]] = Payer(*row)
+    for job in jobs - found.keys():
+        parts = or_(*(has_prefix(CLAIM_RUN.c.job, f"{job}{mark}") for mark in "_+"))
+        if one := connection.execute(select(*_PAYER).where(parts).limit(1)).first():
+            found[job] = Payer(*one)
+    return found

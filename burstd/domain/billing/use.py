@@ -1,0 +1,358 @@
+"""What each billed millisecond of a machine was, and who is charged for it.
+
+Every millisecond is boot, work of jobs, idle, end, failed or storage. Jobs are charged by weights: the largest of the
+shares of CPUs, memory and GPUs of the node that they hold. What a machine costs in a day is split by largest
+remainder, so that all charges of a claim add up to its cost, and every sum over them is exact.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import pairwise
+from math import inf, lcm
+from typing import NamedTuple
+
+from burstd.domain.billing.costs import MICRO, cost_of
+from burstd.domain.claim import Cause, Claim, ClaimState
+
+DAY_S = 86400
+WHOLE = 10**6
+"""A share of all of a node."""
+
+
+class Kind(StrEnum):
+    """What a machine was paid for."""
+
+    BOOT = "boot"
+    """From its launch until it came into service."""
+    WORK = "work"
+    """Jobs."""
+    IDLE = "idle"
+    """It was in service, and this part of it was nobody's."""
+    END = "end"
+    """Its end was asked for."""
+    FAILED = "failed"
+    """It never came into service for a fault of its own, or left service for one."""
+    STORAGE = "storage"
+    """It served the data of jobs."""
+    SHARED = "shared"
+    """In equal parts to those it was made for: claims that ended before use was recorded."""
+
+
+class IdleCause(StrEnum):
+    """Why a machine in service was idle."""
+
+    BEFORE_FIRST_JOB = "before_first_job"
+    GAP = "gap"
+    """Between two jobs."""
+    KEEP_ALIVE = "keep_alive"
+    """After the last job, until it was drained."""
+    FLOOR = "floor"
+    """A policy's minimum or spare nodes."""
+    PIN = "pin"
+    """``burstctl scale``."""
+    FRAGMENT = "fragment"
+    """Jobs held a part of the node only."""
+    DRAINED = "drained"
+    """No job could start on it."""
+
+
+class IdleMode(StrEnum):
+    """Who is charged for idle time and for the end of machines that are open to all."""
+
+    APART = "apart"
+    """Nobody: they are lines of their own."""
+    BY_USE = "by_use"
+    """Those whose jobs ran on the machine, in proportion to their work."""
+    TO_CAUSE = "to_cause"
+    """Those whom it was made for."""
+
+
+class Payer(NamedTuple):
+    """Who is charged; all empty: nobody."""
+
+    job: str = ""
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+
+
+NOBODY = Payer()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRun:
+    """One run of a job on the machine of a claim. Times in seconds since 1970 in burstd's own time."""
+
+    claim_id: str
+    payer: Payer
+    started: float
+    share: int
+    """Of the node, in millionths: the largest of its shares of CPUs, memory and GPUs."""
+    ended: float | None = None
+    """None: it runs."""
+    restarts: int = 0
+    """Job.restarts."""
+
+
+class Charge(NamedTuple):
+    """What one payer is charged for one kind of use of a machine in one day (UTC)."""
+
+    day: int
+    """Days since 1970."""
+    kind: Kind
+    cause: str
+    """Of idle time; else empty."""
+    payer: Payer
+    amount: int
+    """In millionths of the offer's currency."""
+    milliseconds: int
+    """Of the machine's time."""
+
+
+WeightedPayer = tuple[Payer, int]
+_Use = tuple[Kind, str]
+_Weights = dict[tuple[Kind, str, Payer], int]
+_BOOT: _Use = (Kind.BOOT, "")
+_SERVICE: _Use = (Kind.IDLE, "")
+_DRAINED: _Use = (Kind.IDLE, IdleCause.DRAINED)
+_END: _Use = (Kind.END, "")
+_FAILED: _Use = (Kind.FAILED, "")
+_LOST: _Use = (Kind.FAILED, "lost")
+"""As _FAILED; no job ran on it."""
+_UP = frozenset({ClaimState.VALIDATING, ClaimState.READY, ClaimState.IN_SERVICE})
+_OPEN_CAUSES = {Cause.FLOOR: IdleCause.FLOOR, Cause.PIN: IdleCause.PIN}
+
+
+def day_text(day: int) -> str:
+    """``2026-11-27``."""
+    return datetime.fromtimestamp(day * DAY_S, UTC).strftime("%Y-%m-%d")
+
+
+def charges_by_use(
+    claim: Claim,
+    states: Sequence[tuple[float, ClaimState]],
+    runs: Iterable[ClaimRun],
+    made_for: Sequence[WeightedPayer],
+    until: float,
+    idle: IdleMode = IdleMode.APART,
+) -> list[Charge]:
+    """What a claim has cost by ``until``, or by the end of its bill. The amounts add up to its cost by then.
+
+    ``states``: when it came into which state, in the order of the log. ``runs``: of jobs on its slot, in any order.
+    ``made_for``: see ``payers_made_for``.
+    """
+    span = _span(claim, until)
+    if span is None:
+        return []
+    begin, length = span
+    cut = [
+        (max(0, _ms(run.started - begin)), length if run.ended is None else min(length, _ms(run.ended - begin)), run)
+        for run in runs
+    ]
+    live = sorted((since, end, n) for n, (since, end, _) in enumerate(cut) if since < end)
+    by_day: defaultdict[int, _Weights] = defaultdict(lambda: defaultdict(int))
+    phases = _phases(claim, states, begin)
+    edges = {0, length, *(at for at, _ in phases), *_day_edges(begin, length)}
+    points = sorted({at for at in (*edges, *(t for run in live for t in run[:2])) if 0 <= at <= length})
+    first, last = min((run[0] for run in live), default=length), max((run[1] for run in live), default=0)
+    active: dict[int, ClaimRun] = {}
+    ends: dict[int, list[int]] = defaultdict(list)
+    for _, end, number in live:
+        ends[end].append(number)
+    nobody = _nobody_pays(claim, made_for, idle)
+    place = begun = 0
+    for at, to in pairwise(points):
+        for number in ends.pop(at, ()):
+            active.pop(number, None)
+        while begun < len(live) and live[begun][0] <= at:
+            active[live[begun][2]] = cut[live[begun][2]][2]
+            begun += 1
+        while place + 1 < len(phases) and phases[place + 1][0] <= at:
+            place += 1
+        weights = by_day[_day(begin, at)]
+        use = phases[place][1]
+        if claim.cause is Cause.STORAGE:
+            use = use if use[0] is Kind.FAILED else (Kind.STORAGE, "")
+        elif active and use != _LOST:  # A job that is bound to its node begins before that is in service.
+            _add_work(weights, [*active.values()], to - at, nobody, whole=claim.dedicated)
+            continue
+        if use == _SERVICE:
+            use = (Kind.IDLE, _idle_cause(claim, at, first, last))
+        if use[0] is Kind.FAILED:
+            use = _FAILED
+        payers = made_for if use[0] is Kind.BOOT else nobody if use[0] in (Kind.IDLE, Kind.END) else ()
+        _spread(weights, use, payers, (to - at) * WHOLE)
+    if idle is IdleMode.BY_USE and not claim.dedicated:
+        _charge_by_use(by_day, made_for)
+    return [*_priced(claim, begin, length, by_day)]
+
+
+def shared_charges(claim: Claim) -> list[Charge]:
+    """The whole cost of a claim whose use is not on record, in equal parts to those it was made for."""
+    span = None if claim.billed_until is None else _span(claim, claim.billed_until)
+    if span is None:
+        return []
+    begin, length = span
+    by_day: defaultdict[int, _Weights] = defaultdict(lambda: defaultdict(int))
+    use: _Use = _FAILED if claim.overhead else (Kind.SHARED, "")
+    payers = () if claim.overhead else equal_parts(claim.jobs, claim.users, claim.accounts)
+    for at, to in pairwise(sorted({0, length, *_day_edges(begin, length)})):
+        _spread(by_day[_day(begin, at)], use, payers, (to - at) * WHOLE)
+    return [*_priced(claim, begin, length, by_day)]
+
+
+def payers_made_for(claim: Claim, owners: Mapping[str, Payer]) -> list[WeightedPayer]:
+    """Those whom a claim was made for, its jobs in equal parts. ``owners``: by job, as far as they are known.
+
+    Where the owner of one is not known, users and accounts have equal parts too. Empty: it was made for nobody.
+    """
+    found = [owners.get(job) or owners.get(job.partition("_")[0].partition("+")[0]) for job in claim.jobs]
+    if all(found) and found:
+        return [(owner._replace(job=job), 1) for job, owner in zip(claim.jobs, found, strict=True) if owner]
+    return equal_parts(claim.jobs, claim.users, claim.accounts)
+
+
+def equal_parts(*names: Sequence[str]) -> list[WeightedPayer]:
+    """Payers with weights by which all jobs (users, accounts) have equal parts; empty: there are none."""
+    lists = [tuple(dict.fromkeys(some)) or ("",) for some in names]
+    whole = lcm(*map(len, lists))
+    cuts = sorted({whole * n // len(some) for some in lists for n in range(len(some) + 1)})
+    parts = [
+        (Payer(*(some[at * len(some) // whole] for some in lists)), to - at) for at, to in pairwise(cuts)
+    ]  # fmt: skip
+    return parts if any(payer != NOBODY for payer, _ in parts) else []
+
+
+def _ms(seconds: float) -> int:
+    """To a thousandth, as ``cost_of`` takes them."""
+    return round(float(f"{seconds:.3f}") * 1000)
+
+
+def _day(begin: float, at: int) -> int:
+    """The day of a moment ``at`` milliseconds after the beginning."""
+    return int((begin + (at + 0.5) / 1000) // DAY_S)
+
+
+def _day_edges(begin: float, length: int) -> Iterator[int]:
+    day = _day(begin, 0) + 1
+    while (at := _ms(day * DAY_S - begin)) < length:
+        if at > 0:
+            yield at
+        day += 1
+
+
+def _span(claim: Claim, until: float) -> tuple[float, int] | None:
+    """When its bill began, and how long it is in milliseconds; None: it costs nothing."""
+    if claim.billed_from is None:
+        return None
+    end = until if claim.billed_until is None else min(until, claim.billed_until)
+    length = _ms(end - claim.billed_from)
+    return (claim.billed_from, length) if length > 0 else None
+
+
+def _phases(claim: Claim, states: Sequence[tuple[float, ClaimState]], begin: float) -> list[tuple[int, _Use]]:
+    """From which millisecond on it was what, but for jobs; the first from 0 on."""
+    opened = claim.in_service_from is not None or claim.reused_from
+    if claim.overhead and not opened:
+        return [(0, _LOST)]
+    known = [(at, state) for at, state in states if state is not ClaimState.GONE]
+    found, at = [(0, _use_of(claim, known[0][1], begin) if known else _BOOT)], 0
+    if claim.in_service_from is not None and all(state is not ClaimState.IN_SERVICE for _, state in known):
+        # As of a machine that was handed over: its log is with the claim that has it now.
+        known = sorted([*known, (claim.in_service_from, ClaimState.IN_SERVICE)], key=lambda one: one[0])
+    last_up = max((n for n, (_, state) in enumerate(known) if state in _UP), default=-1)
+    faulty = claim.failed
+    for n, (time, state) in enumerate(known):
+        at = max(at, _ms(time - begin))
+        use = _use_of(claim, state, time)
+        if state in (ClaimState.LOST, ClaimState.FAILED):
+            found.append((at, _LOST if faulty else _END))
+            break
+        found.append((at, _FAILED if faulty and n > last_up and use in (_DRAINED, _END) else use))
+    return found
+
+
+def _use_of(claim: Claim, state: ClaimState, time: float) -> _Use:
+    if state is ClaimState.TERMINATING:
+        return _END
+    if state is ClaimState.DRAINING:
+        return _DRAINED
+    began = inf if claim.in_service_from is None else claim.in_service_from
+    return _SERVICE if state is ClaimState.IN_SERVICE or time >= began else _BOOT
+
+
+def _idle_cause(claim: Claim, at: int, first: int, last: int) -> IdleCause:
+    if claim.cause in _OPEN_CAUSES:
+        return _OPEN_CAUSES[claim.cause]
+    if at < first:
+        return IdleCause.BEFORE_FIRST_JOB
+    return IdleCause.KEEP_ALIVE if at >= last else IdleCause.GAP
+
+
+def _nobody_pays(claim: Claim, made_for: Sequence[WeightedPayer], idle: IdleMode) -> Sequence[WeightedPayer]:
+    """Who is charged for what no job used. Those whom a dedicated one was made for: no one else may use it."""
+    return made_for if claim.dedicated or idle is IdleMode.TO_CAUSE else ()
+
+
+def _add_work(
+    weights: _Weights, runs: Sequence[ClaimRun], length: int, nobody: Sequence[WeightedPayer], *, whole: bool
+) -> None:
+    """``whole``: the jobs have all of the node, however little they asked for."""
+    total = sum(run.share for run in runs)
+    for run in runs:
+        weight = length * run.share * WHOLE // total if whole or total > WHOLE else length * run.share
+        weights[Kind.WORK, "", run.payer] += weight
+    if not whole and total < WHOLE:
+        _spread(weights, (Kind.IDLE, IdleCause.FRAGMENT), nobody, length * (WHOLE - total))
+
+
+def _spread(weights: _Weights, use: _Use, payers: Sequence[WeightedPayer], weight: int) -> None:
+    every = payers or [(NOBODY, 1)]
+    for (payer, _), part in zip(every, _split(weight, [part for _, part in every]), strict=True):
+        weights[(*use, payer)] += part
+
+
+def _charge_by_use(by_day: Mapping[int, _Weights], made_for: Sequence[WeightedPayer]) -> None:
+    """Puts idle time and the end down to those who worked on the machine; where nobody did, whom it was made for."""
+    work: defaultdict[Payer, int] = defaultdict(int)
+    for weights in by_day.values():
+        for (kind, _, payer), weight in weights.items():
+            if kind is Kind.WORK:
+                work[payer] += weight
+    payers = [*work.items()] or made_for
+    for weights in by_day.values():
+        for kind, cause, payer in [*weights]:
+            if kind in (Kind.IDLE, Kind.END) and payer == NOBODY:
+                _spread(weights, (kind, cause), payers, weights.pop((kind, cause, payer)))
+
+
+def _priced(claim: Claim, begin: float, length: int, by_day: Mapping[int, _Weights]) -> Iterator[Charge]:
+    """The cost of a day is what the cost of the claim grew by in it."""
+    before, at = 0, 0
+    for day in sorted(by_day):
+        to = min(length, _ms((day + 1) * DAY_S - begin))
+        cost = int(cost_of(claim.offer.price, to / 1000) / MICRO)
+        uses = sorted(by_day[day].items())
+        weights = [weight for _, weight in uses]
+        amounts, times = _split(cost - before, weights), _split(to - at, weights)
+        for ((kind, cause, payer), _), amount, milliseconds in zip(uses, amounts, times, strict=True):
+            if amount or milliseconds:
+                yield Charge(day, kind, cause, payer, amount, milliseconds)
+        before, at = cost, to
+
+
+def _split(whole: int, weights: Sequence[int]) -> list[int]:
+    """By largest remainder; of equal ones the first. The parts add up to the whole."""
+    total = sum(weights)
+    if not total:
+        return [whole, *[0] * (len(weights) - 1)]
+    parts = [divmod(whole * weight, total) for weight in weights]
+    left = whole - sum(part for part, _ in parts)
+    order = sorted(range(len(parts)), key=lambda n: -parts[n][1])
+    more = set(order[:left])
+    return [part + (n in more) for n, (part, _) in enumerate(parts)]

@@ -1,0 +1,103 @@
+"""Which jobs run on which machines, for the bill: noticed at each look at the queue, written on changes only.
+
+What came and went between two looks is among the jobs that slurmctld still knows for MinJobAge. When a run ended that
+slurmctld has forgotten (burstd was down) is when its node was last busy, or the time of the look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+from burstd.domain.billing.use import WHOLE, ClaimRun, Payer
+from burstd.domain.claim import Claim
+from burstd.domain.slurm.job import RUNNING_STATES, Job, JobState
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import gpus_of, shards_of_gpus
+from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner import isolation
+from burstd.planner.demand.job_requirements import resource_requirements
+from burstd.reconciler.context import LoopContext
+
+_ON_NODES = RUNNING_STATES - {JobState.STAGE_OUT}
+_RunKey = tuple[str, str, int]
+"""Claim, job and its restarts."""
+
+
+class ClaimRunRecorder:
+    """Used in the deciding thread only. Its methods raise StoreError."""
+
+    def __init__(self, context: LoopContext) -> None:
+        self._context = context
+        self._open: dict[_RunKey, ClaimRun] | None = None
+        self._over: dict[_RunKey, ClaimRun] = {}
+        """Runs on record that slurmctld has told the end of."""
+        self._last_read = 0.0
+
+    def record(self, snapshot: Snapshot) -> None:
+        """Writes down which runs have begun and ended since the last look."""
+        slurm = snapshot.slurm
+        if not isinstance(slurm, SlurmView) or slurm.read_at <= self._last_read:
+            return
+        before = self._open
+        if before is None:
+            before = {(run.claim_id, run.payer.job, run.restarts): run for run in self._context.store.open_runs()}
+        claims = {claim.slot: claim for claim in (*snapshot.claims, *snapshot.quarantined_claims)}
+        live = {claim.id: claim for claim in claims.values()}
+        running = self._find(slurm, (job for job in slurm.jobs if job.state in _ON_NODES), claims, before)
+        over = self._find(slurm, slurm.ended, claims, before)
+        ended = [
+            replace(run, ended=self._end(run, over.get(key), slurm, live[run.claim_id]))
+            for key, run in before.items()
+            if key not in running and run.claim_id in live
+        ]
+        unseen = [run for key, run in over.items() if key not in before and key not in self._over]
+        self._context.store.save_runs([*(running[key] for key in running.keys() - before.keys()), *ended, *unseen])
+        # Kept in mind only once it is on record: a write that fails is tried again at the next look.
+        self._open, self._over, self._last_read = running, over, slurm.read_at
+
+    def _find(
+        self, slurm: SlurmView, jobs: Iterable[Job], claims: Mapping[str, Claim], known: Mapping[_RunKey, ClaimRun]
+    ) -> dict[_RunKey, ClaimRun]:
+        """The runs of these jobs on machines, as they are known or else made."""
+        found: dict[_RunKey, ClaimRun] = {}
+        for job in jobs:
+            for claim in [claims[name] for name in job.node_list if name in claims] if job.start else ():
+                ended = None if job.state in _ON_NODES else max(job.end, job.start)
+                if ended is not None and ended <= (claim.created if claim.billed_from is None else claim.billed_from):
+                    continue  # It ran on the machine that was there before.
+                key = (claim.id, job.id, job.restarts)
+                with self._context.quarantine.contain_errors("runs on machines", isolation.job_subject(job.id)):
+                    run = known.get(key) or self._over.get(key) or _run(job, claim, slurm)
+                    found[key] = replace(run, ended=None if ended is None else max(ended, run.started))
+        return found
+
+    @staticmethod
+    def _end(run: ClaimRun, over: ClaimRun | None, slurm: SlurmView, claim: Claim) -> float:
+        if over is not None and over.ended is not None:
+            return over.ended
+        node = slurm.nodes.get(claim.slot)
+        idle = node is not None and not node.busy
+        return max(run.started, min(node.last_busy, slurm.read_at) if node is not None and idle else slurm.read_at)
+
+
+def _run(job: Job, claim: Claim, slurm: SlurmView) -> ClaimRun:
+    payer = Payer(job.id, job.user, job.account, ",".join(job.partitions))
+    node = slurm.nodes.get(claim.slot)
+    share = WHOLE if node is None else max(1, min(WHOLE, round(dominant_share(job, node) * WHOLE)))
+    return ClaimRun(claim.id, payer, job.start, share, restarts=job.restarts)
+
+
+def dominant_share(job: Job, node: Node) -> Fraction:
+    """The largest of the shares of a node's CPUs, memory and GPUs that a job has, spread evenly over its nodes."""
+    asked = resource_requirements(job).share_per_node(max(1, len(job.node_list)))
+    if asked.exclusive:
+        return Fraction(1)
+    shards = max(shards_of_gpus([node.gres]), default=0)
+    parts = (
+        (Fraction(asked.cpus), Fraction(node.cpus)),
+        (Fraction(asked.memory_mib), Fraction(node.memory_mib)),
+        (gpus_of(asked.gres, shards), gpus_of([g for g in node.gres if g.name == "gpu"], shards)),
+    )
+    return max((part / whole for part, whole in parts if whole), default=Fraction(1))

@@ -1,0 +1,117 @@
+"""Which jobs run on which machines is written down as they come and go, for the bill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from sqlalchemy import select
+
+from burstd.db import Store
+from burstd.db.tables import CLAIM_RUN
+from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Gres
+from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
+from burstd.reconciler.pollers.claim_runs import ClaimRunRecorder, dominant_share
+from burstd.reconciler.quarantine import Quarantine
+from tests.db.samples import START, ManualClock, planned
+from tests.virtual.clock import VirtualClock
+
+if TYPE_CHECKING:
+    from burstd.reconciler.context import LoopContext
+
+NODE = Node("gpu001", "MIXED", cpus=8, memory_mib=16000, gres=(Gres("gpu", "v100", 4),), cpus_allocated=2)
+IDLE = replace(NODE, state="IDLE", cpus_allocated=0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "burstd.db", ManualClock()) as opened:
+        yield opened
+
+
+def job(job_id: str = "17", **fields: Any) -> Job:
+    base = Job(job_id, "ann", JobState.RUNNING, ("gpu",), START, account="atlas", cpus=2, start=START + 10,
+               node_list=("gpu001", "site1"))  # fmt: skip
+    return replace(base, **fields)
+
+
+def ended(end: float, **fields: Any) -> Job:
+    return job(state=JobState.COMPLETED, end=START + end, **fields)
+
+
+def look(
+    at: float, *jobs: Job, over: tuple[Job, ...] = (), node: Node = NODE, claim_id: str = "c1", created: float = 0
+) -> Snapshot:
+    claim: Claim = replace(planned(claim_id), state=ClaimState.IN_SERVICE, billed_from=START + created)
+    slurm = SlurmView(jobs, {node.name: node}, (), START + at, ended=over)
+    return Snapshot(START + at, "site", {}, slurm, {}, (claim,))
+
+
+def recorder(store: Store) -> ClaimRunRecorder:
+    return ClaimRunRecorder(cast("LoopContext", SimpleNamespace(store=store, quarantine=Quarantine(VirtualClock()))))
+
+
+def on_record(store: Store) -> list[tuple[str, float, float | None, int]]:
+    columns = (CLAIM_RUN.c.job, CLAIM_RUN.c.started, CLAIM_RUN.c.ended, CLAIM_RUN.c.share)
+    rows = store._rows(select(*columns).order_by(CLAIM_RUN.c.started, CLAIM_RUN.c.job))
+    return [
+        (row["job"], row["started"] - START, None if row["ended"] is None else row["ended"] - START, row["share"])
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "looks", "runs"),
+    [
+        ("it runs", [look(20, job()), look(30, job())], [("17", 10, None)]),
+        ("it waits, or its output is on its way", [look(20, job(state=JobState.PENDING)),
+                                                   look(30, job(state=JobState.STAGE_OUT))], []),
+        ("slurmctld tells when it ended", [look(20, job()), look(60, over=(ended(45),))], [("17", 10, 45)]),
+        ("it came and went between two looks", [look(20), look(60, over=(ended(45),)), look(70, over=(ended(45),))],
+         [("17", 10, 45)]),
+        ("it was on the machine before", [look(90, over=(ended(45),), created=60)], []),
+        ("slurmctld has forgotten it, and its node is idle",
+         [look(20, job()), look(900, node=replace(IDLE, last_busy=START + 333))], [("17", 10, 333)]),
+        ("slurmctld has forgotten it, and its node is busy", [look(20, job()), look(900)], [("17", 10, 900)]),
+        ("it begins anew", [look(20, job()), look(30, job(restarts=1, start=START + 25))],
+         [("17", 10, 30), ("17", 25, None)]),
+        ("the clock was set back", [look(20, job()), look(30, job(start=START - 3000))], [("17", 10, None)]),
+        ("slurm is away", [look(20, job()), replace(look(30), slurm=Unavailable("no", 0.0)), look(40, job())],
+         [("17", 10, None)]),
+        ("two", [look(20, job(), job("18", start=START + 11)),
+                 look(30, job("18", start=START + 11), over=(ended(29),))],
+         [("17", 10, 29), ("18", 11, None)]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_is_written_down(
+    store: Store, case: str, looks: list[Snapshot], runs: list[tuple[str, float, float | None]], restarted: bool
+) -> None:
+    one = recorder(store)
+    for snapshot in looks:
+        one.record(snapshot)
+        one = recorder(store) if restarted else one
+    assert [run[:3] for run in on_record(store)] == runs, case
+
+
+@pytest.mark.parametrize(
+    ("asks", "share"),
+    [
+        ({"cpus": 4}, 1 / 4),  # spread over two nodes
+        ({"cpus": 2, "memory_mib": 8000}, 1 / 2),
+        ({"cpus": 2, "memory_mib": 1000, "memory_per_cpu": True, "node_list": ("gpu001",)}, 1 / 4),
+        ({"gres_per_node": (Gres("gpu", "", 3),)}, 3 / 4),
+        ({"gres_per_job": (Gres("gpu", "", 2),)}, 1 / 4),
+        ({"exclusive": True}, 1),
+        ({"memory_whole": True}, 1),
+    ],
+)
+def test_the_largest_share_counts(asks: dict[str, Any], share: float) -> None:
+    assert float(dominant_share(job(**asks), NODE)) == pytest.approx(share)
