@@ -22,6 +22,7 @@ from burstd.db.errors import (
 )
 from burstd.db.reader import NODE, NODE_FAULT, DrainedSlot, NodeFaults, RecordedRemark, StoreReader
 from burstd.db.repositories.bill import BillLine
+from burstd.db.repositories.job_use import packed_figures
 from burstd.db.repositories.journal import (
     USER_KEY,
     LoggedEvent,
@@ -67,6 +68,7 @@ __all__ = [
     "VolumeFields",
     "back_up_database",
     "claim_subject",
+    "packed_figures",
     "replay_claims",
     "replay_stagings",
     "replay_volumes",

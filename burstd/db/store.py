@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self, TypeVar, Unpack
 
 from sqlalchemy import delete, insert, select
@@ -591,13 +592,21 @@ class Store(StoreReader):
             with self._database.writing() as session:
                 charges.save_runs(session.connection(), runs)
 
-    def save_job_uses(self, uses: Sequence[JobUse]) -> None:
-        """Writes figures of runs, in place of those that the same nodes sent before; other nodes' rows stay."""
-        with self._database.writing() as session:
-            job_use.save_uses(session.connection(), uses, self._clock.now())
+    def save_job_uses(self, uses: Sequence[JobUse], packed: job_use.PackedFigures = MappingProxyType({})) -> None:
+        """Writes figures of runs, in place of those that the same nodes sent before; other nodes' rows stay.
 
-    def end_job_use(self, use: JobUse, nodes: Iterable[NodeUse]) -> None:
-        """Writes down when a run ended, and what is said of these of its nodes; series are neither read nor written."""
+        ``packed``: what ``packed_figures`` made of those of a node, whose figures need no series then.
+        """
+        with self._database.writing() as session:
+            job_use.save_uses(session.connection(), uses, packed, self._clock.now())
+
+    def reopen_job_uses(self, uses: Iterable[JobUse]) -> None:
+        """Writes down that these runs go on, though they may be on record as ended."""
+        with self._database.writing() as session:
+            job_use.reopen_uses(session.connection(), uses)
+
+    def end_job_use(self, use: JobUse, nodes: Sequence[NodeUse]) -> None:
+        """Writes down what is said of these nodes of a run, without series, and when it ended; None: later."""
         with self._database.writing() as session:
             job_use.end_use(session.connection(), use, nodes)
 

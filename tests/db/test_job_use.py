@@ -53,8 +53,17 @@ def test_a_node_replaces_its_own_figures_and_an_end_is_that_of_all_nodes(store: 
     store.save_job_uses([use(nodes=(later,)), use(restarts=1)])
     assert store.job_uses("7_1") == (plain(use(nodes=(later, other))), plain(use(restarts=1)))
     assert whole(store, "7_1") == use(restarts=1)
-    store.save_job_uses([use(nodes=(), ended=START + 300)])
+    store.end_job_use(use(ended=START + 300), [])
     assert [one.ended for one in store.job_uses("7_1")] == [START + 300, None]
+    store.reopen_job_uses([use()])
+    assert [one.ended for one in store.job_uses("7_1")] == [None, None]
+
+
+def test_figures_that_were_packed_in_another_thread_are_those_of_the_run(store: Store) -> None:
+    """What Slurm says of the job is known later."""
+    packed = {(("7_1", 0, 0), "cl1"): job_use.packed_figures(replace(NODE, cpus=4))}
+    store.save_job_uses([plain(use())], packed)
+    assert whole(store, "7_1") == use()
 
 
 def test_a_job_with_the_id_of_another_has_its_own_figures(store: Store) -> None:

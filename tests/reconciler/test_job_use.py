@@ -200,7 +200,10 @@ def test_the_last_figures_are_fetched_before_the_machine_may_end(world: World) -
     assert world.asked[-1] == ("gpu1", (run_name("7", NODE),), True)
 
 
-def test_a_node_is_made_to_forget_all_jobs_however_many_ended_together(world: World) -> None:
+def test_a_node_is_made_to_forget_all_jobs_however_many_ended_together(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_use, "MAX_ENDED_AT_ONCE", 600)
     jobs = [job(n) for n in range(1, 601)]
     world.figures["gpu1"] = {str(n): replace(NODE, ended=True) for n in range(1, 601)}
     world.jobs = jobs
@@ -540,7 +543,7 @@ def test_a_write_that_fails_loses_no_figures_and_no_visits(
 
 def test_an_answer_that_burstd_cannot_take_in_ends_no_visits(world: World) -> None:
     world.step()
-    world.figures["gpu1"] = {"7": replace(NODE, gpus=None)}  # type: ignore[arg-type]
+    world.figures["gpu1"] = {"7": replace(NODE, read_now_mib_s=None)}  # type: ignore[arg-type]
     for _ in range(2):
         with pytest.raises(TypeError):
             world.step(200.0)
@@ -593,3 +596,41 @@ def test_last_figures_that_did_not_fit_are_asked_for_first_and_waited_for(world:
     world.step(1.0)
     (use,) = world.store.job_uses("7")
     assert (use.nodes[0].cpu_s, use.cut) == (70.0, False)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_end_of_a_wide_job_is_written_over_several_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    monkeypatch.setattr(job_use, "MAX_ENDED_AT_ONCE", 4)
+    names = [f"gpu{n}" for n in range(10)]
+    world.claims, world.jobs = [claim(name) for name in names], [job(7, *names)]
+    for name in names:
+        world.figures[name] = {"7": replace(NODE, node=name)}
+    world.step()
+    world.claims, world.jobs = [], []
+    world.step(300.0)
+    assert world.due <= world.clock.time + job_use.OWED_S
+    if restarts:
+        world.poller = world.new_poller()
+    world.step(1.0)
+    (use,) = world.store.job_uses("7")
+    assert (use.ended, sum(node.cut for node in use.nodes)) == (None, 8)
+    for _ in range(2):
+        world.step(1.0)
+    (use,) = world.store.job_uses("7")
+    assert (use.ended is None, sum(node.cut for node in use.nodes)) == (False, 10)
+    assert world.store.open_job_uses() == ()
+
+
+def test_a_job_that_is_requeued_goes_on_as_its_run_until_it_has_left_the_nodes(world: World) -> None:
+    """Slurm counts the requeue as soon as it is asked for."""
+    world.figures["gpu1"] = {"7": NODE}
+    world.step()
+    world.jobs = [job(state=JobState.COMPLETING, restarts=1)]
+    world.step(200.0)
+    assert [(use.restarts, use.ended) for use in world.store.job_uses("7")] == [(0, None)]
+    world.jobs = [job(state=JobState.PENDING, restarts=1, start=0.0)]
+    world.step(10.0)
+    world.step(1.0)
+    assert [(use.restarts, use.ended) for use in world.store.job_uses("7")] == [(0, START + 210)]

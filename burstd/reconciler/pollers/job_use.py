@@ -23,7 +23,7 @@ from typing import Protocol
 
 import structlog
 
-from burstd.db import Store
+from burstd.db import Store, packed_figures
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.clock import Clock
@@ -50,6 +50,8 @@ MAX_OWED_AT_ONCE = 32
 """Calls for last figures, under way or in the lane: what its threads do in a few seconds."""
 OWED_S = 2.0
 """So soon the next loop comes where more of them are due."""
+MAX_ENDED_AT_ONCE = 200
+"""Rows of runs that have ended, of which a step writes so many: about 50 ms."""
 START_TOLERANCE_S = 60.0
 """So much earlier than its run, by Slurm, a node's figures of a job may begin."""
 END_TOLERANCE = 3.0
@@ -112,6 +114,20 @@ class _JobRun:
     """When the run was seen to have left the queue."""
     until: float = float("inf")
     """So long a machine is kept for its last figures; later only those are waited for that have not failed."""
+    recorded: bool = False
+    """Its rows have not ended."""
+    written: set[str] = field(default_factory=set)
+    """Nodes of which it is on record already that it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a node said."""
+
+    figures: NodeFigures
+    """Without series."""
+    packed: Mapping[str, bytes]
+    """With series, as they are written, by the node's name of the run."""
 
 
 @dataclass(slots=True)
@@ -191,6 +207,8 @@ class JobUsePoller:
         self._calls = FigureCalls()
         self._unsaved: dict[tuple[_Run, str], JobUse] = {}
         """By run and node, figures that are still to be written."""
+        self._packed: dict[tuple[_Run, str], bytes] = {}
+        """The same with series, as they are written."""
         self._last: list[tuple[_Machine, _JobRun]] = []
         """Machines that have sent the last figures of a run, which may be among these."""
         self._owed_in_flight = 0
@@ -229,8 +247,14 @@ class JobUsePoller:
     def save(self) -> None:
         """Writes down what has come. A StoreError loses nothing: the next step tries again."""
         if self._unsaved:
-            self._store.save_job_uses([*self._unsaved.values()])
+            runs = [run for key in {key for key, _ in self._unsaved} if (run := self._runs.get(key)) is not None]
+            with self._store.batch():
+                self._store.reopen_job_uses(run.use for run in runs if not run.recorded)
+                self._store.save_job_uses([*self._unsaved.values()], self._packed)
+            for run in runs:
+                run.recorded = True
             self._unsaved.clear()
+            self._packed.clear()
         for machine, run in self._last:
             run.awaited.discard(machine.node.name)
             self._plan_call(machine)
@@ -319,10 +343,10 @@ class JobUsePoller:
         for row in rows.keys() - before.keys():
             job = rows[row]
             if job.state in _ON_NODES and job.start:
-                self._see(_key(job), job)
+                self._see(self._key_in_queue(job), job)
         for row in before.keys() - rows.keys():
             job = before[row]
-            key = _key(job)
+            key = self._key_in_queue(job)
             if self._jobs.get(key) is job:
                 self._leave_nodes(key)
                 if (run := self._runs.get(key)) is not None:
@@ -331,6 +355,11 @@ class JobUsePoller:
             for key in self._runs.keys() - self._jobs.keys():
                 self._end(key, self._runs[key], None, now)
         self._queue, self._rows = jobs, rows
+
+    def _key_in_queue(self, job: Job) -> _Run:
+        """Of the run that a row is of: Slurm counts a requeue before the run has left its nodes."""
+        before = job.id, job.restarts - 1, job.run_start
+        return before if job.state is JobState.COMPLETING and before in self._runs else _key(job)
 
     def _see(self, key: _Run, job: Job) -> None:
         before = self._jobs.get(key)
@@ -400,13 +429,28 @@ class JobUsePoller:
 
     def _settle(self, now: float) -> None:
         """Writes runs down for good whose last figures have come, or are not waited for any more."""
-        for key, run in [*self._ended.items()]:
+        for run in self._ended.values():
             if now >= run.until:
                 run.awaited = {name for name in run.awaited if not self._machines[run.claims[name]].call.failures}
-            if not run.awaited:
-                self._finish(run)
-                del self._runs[key], self._ended[key]
-                self._detach(key, run)
+        over = {key: run for key, run in self._ended.items() if not run.awaited}
+        if not over:
+            return
+        room, written = MAX_ENDED_AT_ONCE, []
+        with self._store.batch():
+            for key, run in over.items():
+                use, changed = self._at_end(run)
+                left = [node for node in changed if node.node not in run.written]
+                part = left[:room]
+                ends = len(part) == len(left)
+                self._store.end_job_use(use if ends else replace(use, ended=None), part)
+                written.append((key, run, use, part, ends))
+                room -= max(1, len(part))
+                if room <= 0:
+                    break
+        for key, run, use, part, ends in written:
+            run.written.update(node.node for node in part)
+            if ends:
+                self._finish(key, run, use)
 
     def _detach(self, key: _Run, run: _JobRun) -> None:
         """Its machines are not asked for its figures any more."""
@@ -415,9 +459,10 @@ class JobUsePoller:
                 machine.runs.pop(key, None)
                 self._plan_call(machine)
 
-    def _finish(self, run: _JobRun) -> None:
+    def _at_end(self, run: _JobRun) -> tuple[JobUse, list[NodeUse]]:
+        """What is to be on record of it, and those of its nodes that are not so yet."""
         use, seen = run.use, run.use.nodes
-        if len(seen) >= use.nodes_allocated and all(node.ended for node in seen):
+        if len(seen) >= use.nodes_allocated and all(node.ended and not node.cut for node in seen):
             # However late burstd sees it, as after an outage.
             last = max(node.sampled_at for node in seen)
             use = replace(use, ended=min(max(last, use.started), run.left))
@@ -425,12 +470,17 @@ class JobUsePoller:
         nodes = tuple(
             node if node.ended else replace(node, ended=True, cut=node.sampled_at < late) for node in seen
         )  # fmt: skip
-        use = replace(use, nodes=nodes)
-        self._store.end_job_use(use, [node for node, before in zip(nodes, seen, strict=True) if node != before])
+        changed = [node for node, before in zip(nodes, seen, strict=True) if node is not before]
+        return replace(use, nodes=nodes), changed
+
+    def _finish(self, key: _Run, run: _JobRun, use: JobUse) -> None:
+        """All of it is on record: ``use``."""
+        del self._runs[key], self._ended[key]
+        self._detach(key, run)
         for node, claim_id in run.claims.items():
             if claim_id in self._machines:
                 self._machines[claim_id].forget |= run.kept_as.get(node, set())
-        if self.settings.jobstats and nodes and not use.cut:
+        if self.settings.jobstats and use.nodes and not use.cut:
             self._workers.submit(QUEUE_NAME, lambda: self._summaries.write(use), partial(_summary_written, use.job))
 
     def _plan_call(self, machine: _Machine) -> None:
@@ -468,6 +518,7 @@ class JobUsePoller:
             owed if owed > now else now + OWED_S,
             changes if changes > now else float("inf"),
             now + BURST_S if rated <= now else float("inf"),
+            now + OWED_S if any(not run.awaited for run in self._ended.values()) else float("inf"),
             min((run.until for run in self._ended.values() if run.until > now), default=float("inf")),
         )
 
@@ -479,11 +530,13 @@ class JobUsePoller:
         forget = frozenset(islice(machine.forget, MAX_NAMES))
         owed = frozenset(islice(machine.owed_as(), MAX_NAMES))
 
-        def work() -> NodeFigures:
+        def work() -> _Answer:
             with node.connect() as shell:
-                return fetch_figures(shell, node.name, config, forget=forget, owed=owed, now=self._clock.now())
+                said = fetch_figures(shell, node.name, config, forget=forget, owed=owed, now=self._clock.now())
+            plain = {name: use.without_series() for name, use in said.runs.items()}
+            return _Answer(replace(said, runs=plain), {name: packed_figures(use) for name, use in said.runs.items()})
 
-        def done(found: NodeFigures | Exception) -> None:
+        def done(found: _Answer | Exception) -> None:
             self._owed_in_flight -= rank in _OWED
             try:
                 self._take(machine, now, forget, found)
@@ -494,18 +547,19 @@ class JobUsePoller:
         quiet = rank in _RATED or (rank is Rank.OWING and self._calls.next_due(_OWED) <= now)
         self._workers.submit(QUEUE_NAME, work, done, quiet=lambda _: quiet)
 
-    def _take(self, machine: _Machine, asked: float, forgotten: frozenset[str], found: NodeFigures | Exception) -> None:
+    def _take(self, machine: _Machine, asked: float, forgotten: frozenset[str], answer: _Answer | Exception) -> None:
         now, node = self._clock.now(), machine.node
-        if isinstance(found, Exception):
+        if isinstance(answer, Exception):
             machine.call.fail(now, _FIRST_RETRY_S, self.settings.collect_s, spread=node.id)
-            if not isinstance(found, BurstdError):
-                raise found
-            log.info("figures of jobs could not be fetched", slot=node.name, error=str(found))
+            if not isinstance(answer, BurstdError):
+                raise answer
+            log.info("figures of jobs could not be fetched", slot=node.name, error=str(answer))
             if node.name in self._left and machine.call.failures >= _MAX_FAILURES:
                 del self._left[node.name]
                 self._remove(node.id)
-                log.warning("a node that left own_nodes may still have a sampler", slot=node.name, error=str(found))
+                log.warning("a node that left own_nodes may still have a sampler", slot=node.name, error=str(answer))
             return
+        found = answer.figures
         if found.state != machine.state and found.state in ("no_python", "refused"):
             log.warning("a machine does not measure what jobs use", slot=node.name, state=found.state)
         if found.unreadable:
@@ -516,20 +570,22 @@ class JobUsePoller:
             self._remove(node.id)
         machine.forget -= forgotten
         runs = {key: run for key, run in machine.runs.items() if self._runs.get(key) is run}
-        latest: dict[_Run, NodeUse] = {}
+        latest: dict[_Run, str] = {}
         for name, use in sorted(found.runs.items(), key=lambda one: one[1].started):
             key = _run_of(runs, name.partition("-")[0], use)
             if key is not None:
                 runs[key].kept_as.setdefault(node.name, set()).add(name)
-                latest[key] = use
+                latest[key] = name
         for key, run in runs.items():
             if asked >= run.left and (key in latest or not found.left_out or now >= run.until):
                 self._last.append((machine, run))
-        for key, use in latest.items():
-            self._unsaved[key, node.name] = self._with_node(runs[key], _checked(runs[key], use, node.offer))
+        for key, name in latest.items():
+            checked = _checked(runs[key], found.runs[name], node.offer)
+            self._unsaved[key, node.name] = self._with_node(runs[key], checked)
+            self._packed[key, node.name] = answer.packed[name]
 
     def _with_node(self, run: _JobRun, node: NodeUse) -> JobUse:
-        """Takes a node's figures in; returns the run with these alone, and their series.
+        """Takes a node's figures in; returns the run with these alone.
 
         On record it ends only when all is there: until then a restart of burstd takes it up again.
         """
@@ -540,8 +596,9 @@ class JobUsePoller:
         loading = node.read_now_mib_s > self.settings.loading_mib_s
         before = known[0].loading_at if known else 0.0
         node = replace(node, loading_at=node.sampled_at if loading else before)
-        nodes = (*seen[:place], node.without_series(), *seen[place + len(known) :])
+        nodes = (*seen[:place], node, *seen[place + len(known) :])
         run.use = replace(run.use, nodes=nodes)
+        run.written.discard(node.node)
         if run.use.ended is None:
             self._uses[run.use.job], self._shown = run, None
         return replace(run.use, nodes=(node,), ended=None)
