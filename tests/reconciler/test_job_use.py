@@ -592,7 +592,7 @@ def test_last_figures_that_did_not_fit_are_asked_for_first_and_waited_for(world:
     world.step(10.0)
     assert (set(world.owed[-1]), set(world.poller.awaited())) == ({run_name("7", NODE)}, {"c-gpu1"})
     world.fits = 2
-    world.step(1.0)
+    assert [world.step(0.1), world.step(job_use.OWED_S)] == [[], ["gpu1"]]
     world.step(1.0)
     (use,) = world.store.job_uses("7")
     assert (use.nodes[0].cpu_s, use.cut) == (70.0, False)

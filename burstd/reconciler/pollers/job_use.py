@@ -49,7 +49,7 @@ BURST_S = 15.0
 MAX_OWED_AT_ONCE = 32
 """Calls for last figures, under way or in the lane: what its threads do in a few seconds."""
 OWED_S = 2.0
-"""So soon the next loop comes where more of them are due."""
+"""So soon the next loop comes where more of them are due, and a machine is asked again whose answer had no room."""
 MAX_ENDED_AT_ONCE = 200
 """Rows of runs that have ended, of which a step writes so many: about 50 ms."""
 START_TOLERANCE_S = 60.0
@@ -577,8 +577,12 @@ class JobUsePoller:
                 runs[key].kept_as.setdefault(node.name, set()).add(name)
                 latest[key] = name
         for key, run in runs.items():
-            if asked >= run.left and (key in latest or not found.left_out or now >= run.until):
+            if asked < run.left:
+                continue
+            if key in latest or not found.left_out or now >= run.until:
                 self._last.append((machine, run))
+            else:
+                machine.call.due = now + OWED_S
         for key, name in latest.items():
             checked = _checked(runs[key], found.runs[name], node.offer)
             self._unsaved[key, node.name] = self._with_node(runs[key], checked)
