@@ -308,7 +308,7 @@ def test_the_end_of_a_run_reads_and_writes_no_series(world: World, monkeypatch: 
     assert [node.cpu_series for node in use.nodes] == [series] * 4
 
 
-@pytest.mark.parametrize("state", [*RUNNING_STATES - {JobState.STAGE_OUT}])
+@pytest.mark.parametrize("state", sorted(RUNNING_STATES - {JobState.STAGE_OUT}))
 def test_a_run_goes_on_in_any_state_of_a_job_that_is_on_its_nodes(world: World, state: JobState) -> None:
     """As SIGNALING, for the moment of a scancel --signal, and STOPPED."""
     world.figures["gpu1"] = {"7": NODE}
