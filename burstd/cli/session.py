@@ -22,6 +22,8 @@ from burstd.cli.plain_text import json_text, print_json, safe_text
 from burstd.domain.cloud.read_limits import read_bounded
 
 if TYPE_CHECKING:
+    from datetime import tzinfo
+
     from burstd.api.answers.base import AnswerView
     from burstd.cli.output import ConsoleOutput
 
@@ -145,12 +147,15 @@ class ApiClient:
 
             draw(ConsoleOutput(), self.parse(model, answer))
 
-    def parse_times(self, **options: str) -> dict[str, float]:
-        """What ``--since`` and the like say, in seconds since 1970; nothing for those that are empty."""
+    def parse_times(self, zone: tzinfo | None = None, **options: str) -> dict[str, float]:
+        """What ``--since`` and the like say, in seconds since 1970; nothing for those that are empty.
+
+        ``zone``: of times that name none; None: local time.
+        """
         found: dict[str, float] = {}
         for name, text in options.items():
             try:
-                found |= {name: parse_time(text)} if text else {}
+                found |= {name: parse_time(text, zone=zone)} if text else {}
             except ValueError as error:
                 self.fail(ExitCode.USAGE, f"--{name}: {error}.")
         return found

@@ -79,6 +79,9 @@ def open_engine(url: URL, *, writer: bool) -> Engine:
         options["connect_args"] = {"timeout": _BUSY_S, "isolation_level": None, "check_same_thread": False}
     else:
         options["pool_pre_ping"] = True
+        if not writer:
+            # What one transaction reads is of one moment, as in SQLite.
+            options["isolation_level"] = "REPEATABLE READ"
     if in_memory(url):
         options["poolclass"] = StaticPool
     elif writer:

@@ -461,7 +461,9 @@ class StoreReader:
         ``123`` has its array tasks and components too. ``user``: only what he is charged, for Slurm gives ids again.
         """
         found: defaultdict[str, int] = defaultdict(int)
-        sums = select(CHARGE.c.currency, func.sum(CHARGE.c.amount)).where(_job_matches(CHARGE.c.job, job))
+        # Of an array task not what the whole array is charged.
+        mine = or_(CHARGE.c.job == job, *(has_prefix(CHARGE.c.job, f"{job}{mark}") for mark in "_+"))
+        sums = select(CHARGE.c.currency, func.sum(CHARGE.c.amount)).where(mine)
         sums = sums.where(CHARGE.c.user == user) if user else sums
         of = [
             select(table.c.claim_id).where(_job_matches(table.c.job, job)) for table in (CLAIM_RUN, CLAIM_JOB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_others_see_their_own_and_those_of_their_projects(control: Path) -> None
     with ApiTestClient(control, NOBODY) as client:
         answer = client.get("/v1/bill")
     assert [(b["kind"], b["name"]) for b in answer["budgets"]] == [("project", "atlas"), ("user", USER)]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
+def test_dates_are_whole_days_of_the_bill(run: Run, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        found = run("bill", "--since", "2025-10-01", "--until", "2025-10-31")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found.out.splitlines()[0].endswith(" from 2025-10-01 00:00 UTC to 2025-11-01 00:00 UTC")
 
 
 def test_without_budgets_the_bill_says_nothing_of_them(run: Run) -> None:

@@ -109,6 +109,26 @@ def test_two_users_on_one_machine(place: str, clock: ManualClock) -> None:
         assert sum(spent.amount for spent in store.spending() if not spent.kind) == Decimal("1.640000")
 
 
+def test_a_task_of_an_array_costs_what_it_is_charged_itself(store: Store, clock: ManualClock) -> None:
+    begin(store, planned(offer=CENTS), clock=clock)
+    store.save_runs([ClaimRun("c1", ANN._replace(job="17_1"), clock.time, WHOLE)])
+    clock.time += 200
+    for _ in range(2):
+        assert [store.job_cost(job) for job in ("17_1", "17_2", "17", "1")] == [
+            {"EUR": Decimal("0.200000")}, {}, {"EUR": Decimal("0.300000")}, {},
+        ]  # fmt: skip
+        if store.claims():
+            end(store, "c1", clock)
+
+
+def test_whoever_had_a_job_of_the_same_number_before_is_charged_nothing(store: Store, clock: ManualClock) -> None:
+    begin(store, planned(offer=CENTS), clock=clock)
+    store.save_runs([ClaimRun("c1", BOB._replace(job="17"), clock.time, WHOLE, clock.time + 10)])
+    clock.time += 10
+    end(store, "c1", clock)
+    assert bill(store, "user") == {"ann": "0.100000", "bob": "0.010000"}
+
+
 def test_what_a_later_correction_changes_is_changed_in_the_bill(store: Store, clock: ManualClock) -> None:
     begin(store, planned(offer=CENTS), clock=clock)
     clock.time += 200
@@ -135,7 +155,7 @@ def test_claims_of_before_are_shared_as_they_were_then(place: str, clock: Manual
         assert bill(store, "account") == {"atlas": "0.600000"}
         assert {part.kind for line in store.bill("job", START) for part in line.parts} == {"shared"}
         store.update_claim("c1", billed_until=START + 300)
-        assert bill(store, "job") == {"17": "0.150000", "18": "0.150000"}
+        assert bill(store, "job") == {"": "0.300000"}, "whose is which is not known"
 
 
 lives = st.lists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def parse_duration(text: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def parse_time(text: str, now: float | None = None) -> float:
+def parse_time(text: str, now: float | None = None, zone: tzinfo | None = None) -> float:
     """Seconds since 1970 of a date, a time, or a length of time ago. Raises ValueError with a sentence.
 
-    Without a zone it is local time.
+    Where the text has no zone it is of ``zone``; None: local time.
     """
     try:
         return (time.time() if now is None else now) - parse_duration(text)
@@ -81,7 +81,7 @@ def parse_time(text: str, now: float | None = None) -> float:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is no time; write 2h (ago), 2026-09-21 or 2026-09-21T14:00") from None
-    return found.timestamp()
+    return (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
 
 
 def duration_text(span: float) -> str:
@@ -129,6 +129,6 @@ def local_time_text(time: datetime, now: datetime) -> str:
     return f"{then:%d %b %H:%M:%S}" if then.year == today.year else f"{then:%d %b %Y %H:%M:%S}"
 
 
-def local_date_text(time: datetime) -> str:
-    """Local date and time, to a minute."""
-    return f"{time.astimezone():%Y-%m-%d %H:%M}"
+def utc_date_text(time: datetime) -> str:
+    """Date and time, to a minute: ``2026-10-31 14:00 UTC``."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,13 +15,13 @@ from burstd.api.answers.text import (
     ago,
     bill_parts_text,
     duration_text,
-    local_date_text,
     local_time_text,
     money_sums_text,
     money_text,
     plural,
     remaining_text,
     size_text,
+    utc_date_text,
 )
 from burstd.cli.output import Cell, ConsoleOutput, faint_zero, styled_state
 from burstd.cli.session import ApiClient, with_client
@@ -233,7 +233,10 @@ def bill(
     from burstd.api.answers.plan import BillView
 
     params: dict[str, str | int | float] = {"group": by.value}
-    params |= burstd.parse_times(since=since, until=until)
+    params |= burstd.parse_times(UTC, since=since, until=until)
+    if until:
+        # The bill ends with a day, and midnight is the end of the day before.
+        params["until"] = float(params["until"]) + 1
     burstd.show(BillView, burstd.get_json("/bill", params), print_bill)
 
 
@@ -245,7 +248,7 @@ def print_bill(out: ConsoleOutput, answer: BillView) -> None:
     """The bill, and what is left of the budgets."""
     out.line(
         (f"{money_sums_text(answer.total)}", "bold"),
-        f" from {local_date_text(answer.since)} to {local_date_text(answer.until)}",
+        f" from {utc_date_text(answer.since)} to {utc_date_text(answer.until)}",
     )
     if answer.lines:
         out.table(

@@ -130,13 +130,14 @@ def _runs(connection: Connection, claims: Sequence[Claim]) -> Mapping[str, list[
 
 
 def _owners(connection: Connection, jobs: set[str]) -> dict[str, Payer]:
-    """Whose jobs these are, of those that have run somewhere; of an array, a task of it."""
+    """Whose jobs these are, of those that have run somewhere; of an array, a task of it. The latest of a number."""
     found: dict[str, Payer] = {}
     for some in chunks(sorted(jobs)):
-        for row in connection.execute(select(*_PAYER).where(CLAIM_RUN.c.job.in_(some))):
+        for row in connection.execute(select(*_PAYER).where(CLAIM_RUN.c.job.in_(some)).order_by(CLAIM_RUN.c.started)):
             found[row[0]] = Payer(*row)
     for job in jobs - found.keys():
         parts = or_(*(has_prefix(CLAIM_RUN.c.job, f"{job}{mark}") for mark in "_+"))
-        if one := connection.execute(select(*_PAYER).where(parts).limit(1)).first():
+        latest = select(*_PAYER).where(parts).order_by(CLAIM_RUN.c.started.desc()).limit(1)
+        if one := connection.execute(latest).first():
             found[job] = Payer(*one)
     return found

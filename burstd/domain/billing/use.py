@@ -200,7 +200,7 @@ def shared_charges(claim: Claim) -> list[Charge]:
     begin, length = span
     by_day: defaultdict[int, _Weights] = defaultdict(lambda: defaultdict(int))
     use: _Use = _FAILED if claim.overhead else (Kind.SHARED, "")
-    payers = () if claim.overhead else equal_parts(claim.jobs, claim.users, claim.accounts)
+    payers = () if claim.overhead else _equal_parts_of(claim)
     for at, to in pairwise(sorted({0, length, *_day_edges(begin, length)})):
         _spread(by_day[_day(begin, at)], use, payers, (to - at) * WHOLE)
     return [*_priced(claim, begin, length, by_day)]
@@ -209,12 +209,21 @@ def shared_charges(claim: Claim) -> list[Charge]:
 def payers_made_for(claim: Claim, owners: Mapping[str, Payer]) -> list[WeightedPayer]:
     """Those whom a claim was made for, its jobs in equal parts. ``owners``: by job, as far as they are known.
 
-    Where the owner of one is not known, users and accounts have equal parts too. Empty: it was made for nobody.
+    One who is not of the claim had a job of the same number before. Where the owner of one is not known, users and
+    accounts have equal parts. Empty: it was made for nobody.
     """
     found = [owners.get(job) or owners.get(job.partition("_")[0].partition("+")[0]) for job in claim.jobs]
-    if all(found) and found:
-        return [(owner._replace(job=job), 1) for job, owner in zip(claim.jobs, found, strict=True) if owner]
-    return equal_parts(claim.jobs, claim.users, claim.accounts)
+    known = [
+        (owner._replace(job=job), 1)
+        for job, owner in zip(claim.jobs, found, strict=True)
+        if owner and owner.user in claim.users and (not owner.account or owner.account in claim.accounts)
+    ]
+    return known if known and len(known) == len(claim.jobs) else _equal_parts_of(claim)
+
+
+def _equal_parts_of(claim: Claim) -> list[WeightedPayer]:
+    """Whose which of the jobs is, is not known: where there are several users none of the jobs is named."""
+    return equal_parts(claim.jobs if len(set(claim.users)) <= 1 else (), claim.users, claim.accounts)
 
 
 def equal_parts(*names: Sequence[str]) -> list[WeightedPayer]:
