@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "unhold": ("commands.plan:unhold", "Go on after hold."),
     "bill": (
         "commands.status:bill",
-        "What machines cost, dearest first; running ones count up to now. Then what is left of the budgets.",
+        "What machines cost, in whole days (UTC), dearest first, and for what; running ones count up to now.",
     ),
     "history": ("commands.history:history", "Demand, machines, waits and money over time."),
     "backup": (
