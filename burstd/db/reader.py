@@ -485,6 +485,11 @@ class StoreReader:
         """Runs of jobs on machines that have not ended, as far as the record knows."""
         return tuple(map(charges.run_of_row, self._rows(charges.open_runs())))
 
+    def runs_of_jobs(self, jobs: Collection[str]) -> tuple[ClaimRun, ...]:
+        """Runs of these jobs on machines, in no order."""
+        rows = (row for some in chunks(sorted(jobs)) for row in self._rows(charges.runs_of_jobs(some)))
+        return tuple(map(charges.run_of_row, rows))
+
     def site_history(
         self, parts: Collection[Part], since: float, until: float, series: site_history.SeriesFilter | None = None
     ) -> tuple[float, int, Mapping[Part, tuple[list[Sample], Sample | None]]]:

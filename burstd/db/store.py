@@ -587,7 +587,7 @@ class Store(StoreReader):
                 history.write_ended_jobs(session.connection(), some)
 
     def save_runs(self, runs: Sequence[ClaimRun]) -> None:
-        """Writes runs of jobs on machines; one that is on record already (claim, job and start) is written anew."""
+        """Writes runs of jobs on machines; one on record already (claim, job and ``run_start``) is written anew."""
         if runs:
             with self._database.writing() as session:
                 charges.save_runs(session.connection(), runs)

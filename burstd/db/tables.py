@@ -270,9 +270,9 @@ CLAIM_RUN = Table(
     TableRow.metadata,
     # One run of a job on the machine of a claim; ``share`` of the node in millionths.
     *(Column(name, Stored, primary_key=True) for name in ("claim_id", "job")),
-    Column("started", Float, primary_key=True),
+    Column("run_start", BigInteger, primary_key=True, autoincrement=False),
     *(Column(name, Stored, nullable=False) for name in ("user", "account", "partition")),
-    Column("restarts", BigInteger, nullable=False),
+    Column("started", Float, nullable=False),
     Column("share", BigInteger, nullable=False),
     Column("ended", Float),
     Index("ix_claim_run_job", "job"),

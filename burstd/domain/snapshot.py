@@ -63,6 +63,10 @@ class SlurmView:
     ended: tuple[Job, ...] = ()
     """Jobs that are over, as long as slurmctld knows them."""
 
+    def ended_runs(self) -> list[Job]:
+        """Those of ``ended`` that ran."""
+        return [job for job in self.ended if job.ran]
+
 
 @dataclass(frozen=True, slots=True)
 class Pin:

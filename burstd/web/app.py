@@ -22,7 +22,7 @@ def install_pages(app: FastAPI) -> None:
     renderer = PageRenderer()
     app.state.page_renderer = renderer
     app.state.form_tokens = FormTokens()
-    app.state.month_bills = MinuteCache[BillView]()
+    app.state.bills = MinuteCache[BillView]()
     app.state.histories = MinuteCache[HistoryView]()
     for module in (*PAGES, static_files):
         app.include_router(module.router, include_in_schema=False)

@@ -191,11 +191,11 @@ class Page:
         """All nodes of the last snapshot, pool by pool, then the site's own. Raises ApiError before the first."""
         return self.backend.once_per_loop(require_latest_loop(self.backend), node_entries)
 
-    def month_bill(self, group: BillGrouping) -> BillView:
-        """What the caller may see of this month's bill; at most a minute old."""
-        bills: MinuteCache[BillView] = self.request.app.state.month_bills
-        made = partial(get_bill, self.caller, self.backend, group=group)
-        return bills.get((self.caller, group), self.backend.now(), made)
+    def bill(self, group: BillGrouping, since: float | None = None, until: float | None = None) -> BillView:
+        """What the caller may see of a bill, by default this month's; at most a minute old."""
+        bills: MinuteCache[BillView] = self.request.app.state.bills
+        made = partial(get_bill, self.caller, self.backend, since, until, group)
+        return bills.get((self.caller, group, since, until), self.backend.now(), made)
 
     def render(self, template: str, title: str, status: int = 200, **context: Any) -> HTMLResponse:
         """The page; its template has ``caller``, ``freshness``, ``now``, ``path``, ``url()`` and ``static()`` too."""

@@ -129,6 +129,19 @@ def test_whoever_had_a_job_of_the_same_number_before_is_charged_nothing(store: S
     assert bill(store, "user") == {"ann": "0.100000", "bob": "0.010000"}
 
 
+def test_a_run_is_on_record_once_however_clocks_move(store: Store, clock: ManualClock) -> None:
+    begin(store, planned(offer=CENTS), clock=clock)
+    run = ClaimRun("c1", ANN, clock.time, WHOLE, run_start=7)
+    clock.time += 100
+    for seen in (run, replace(run, started=run.started + 1e-6), replace(run, started=run.started - 60)):
+        store.save_runs([seen])
+    store.save_runs([replace(run, ended=clock.time), replace(run, run_start=8, started=clock.time)])
+    assert store.open_runs() == (replace(run, run_start=8, started=clock.time),)
+    assert {one.ended for one in store.runs_of_jobs({"17"})} == {None, clock.time}
+    assert store.runs_of_jobs({"18"}) == ()
+    assert bill(store, "user") == {"ann": "0.200000"}
+
+
 def test_what_a_later_correction_changes_is_changed_in_the_bill(store: Store, clock: ManualClock) -> None:
     begin(store, planned(offer=CENTS), clock=clock)
     clock.time += 200

@@ -38,8 +38,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def job(job_id: str = "17", **fields: Any) -> Job:
     base = Job(job_id, "ann", JobState.RUNNING, ("gpu",), START, account="atlas", cpus=2, start=START + 10,
-               node_list=("gpu001", "site1"))  # fmt: skip
+               run_start=int(START) + 10, node_list=("gpu001", "site1"))  # fmt: skip
     return replace(base, **fields)
+
+
+AGAIN = job(restarts=1, start=START + 25, run_start=int(START) + 25)
+NEXT = job("18", start=START + 11, run_start=int(START) + 11)
 
 
 def ended(end: float, **fields: Any) -> Job:
@@ -50,7 +54,9 @@ def look(
     at: float, *jobs: Job, over: tuple[Job, ...] = (), node: Node = NODE, claim_id: str = "c1", created: float = 0
 ) -> Snapshot:
     claim: Claim = replace(planned(claim_id), state=ClaimState.IN_SERVICE, billed_from=START + created)
-    slurm = SlurmView(jobs, {node.name: node}, (), START + at, ended=over)
+    # Slurm's times become burstd's by two clocks: a little otherwise at each look.
+    told = [tuple(replace(j, start=j.start + at * 1e-6, end=j.end + at * 1e-6) for j in some) for some in (jobs, over)]
+    slurm = SlurmView(told[0], {node.name: node}, (), START + at, ended=told[1])
     return Snapshot(START + at, "site", {}, slurm, {}, (claim,))
 
 
@@ -62,9 +68,10 @@ def on_record(store: Store) -> list[tuple[str, float, float | None, int]]:
     columns = (CLAIM_RUN.c.job, CLAIM_RUN.c.started, CLAIM_RUN.c.ended, CLAIM_RUN.c.share)
     rows = store._rows(select(*columns).order_by(CLAIM_RUN.c.started, CLAIM_RUN.c.job))
     return [
-        (row["job"], row["started"] - START, None if row["ended"] is None else row["ended"] - START, row["share"])
+        (row["job"], round(row["started"] - START, 2), None if row["ended"] is None else round(row["ended"] - START, 2),
+         row["share"])
         for row in rows
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -79,14 +86,21 @@ def on_record(store: Store) -> list[tuple[str, float, float | None, int]]:
         ("it was on the machine before", [look(90, over=(ended(45),), created=60)], []),
         ("slurmctld has forgotten it, and its node is idle",
          [look(20, job()), look(900, node=replace(IDLE, last_busy=START + 333))], [("17", 10, 333)]),
-        ("slurmctld has forgotten it, and its node is busy", [look(20, job()), look(900)], [("17", 10, 900)]),
-        ("it begins anew", [look(20, job()), look(30, job(restarts=1, start=START + 25))],
-         [("17", 10, 30), ("17", 25, None)]),
+        ("slurmctld has forgotten it, and its node is busy", [look(20, job()), look(900)], [("17", 10, 20)]),
+        ("another was on its node since", [look(20, job()), look(900, over=(ended(890, id="18", run_start=9),),
+                                                                  node=replace(IDLE, last_busy=START + 890))],
+         [("17", 10, 20), ("18", 10, 890)]),
+        ("burstd's clock was put right meanwhile",
+         [look(60, over=(ended(45),)), look(70, over=(ended(75, start=START + 40),))], [("17", 10, 45)]),
+        ("cancelled while it waited", [look(20), look(60, over=(ended(50, start=START + 50, node_list=()),))], []),
+        ("requeued, and cancelled then", [look(20), look(60, over=(ended(50.00001, start=START + 50),))], []),
+        ("it begins anew", [look(20, job()), look(30, AGAIN)], [("17", 10, 20), ("17", 25, None)]),
+        ("Slurm counts a requeue before its end",
+         [look(20, job()), look(30, job(state=JobState.COMPLETING, restarts=1))], [("17", 10, None)]),
         ("the clock was set back", [look(20, job()), look(30, job(start=START - 3000))], [("17", 10, None)]),
         ("slurm is away", [look(20, job()), replace(look(30), slurm=Unavailable("no", 0.0)), look(40, job())],
          [("17", 10, None)]),
-        ("two", [look(20, job(), job("18", start=START + 11)),
-                 look(30, job("18", start=START + 11), over=(ended(29),))],
+        ("two", [look(20, job(), NEXT), look(30, NEXT, over=(ended(29),))],
          [("17", 10, 29), ("18", 11, None)]),
     ],
 )  # fmt: skip

@@ -38,7 +38,11 @@ def runs(job_id: str = "1", **fields: Any) -> Job:
         gres_per_node=(Gres("gpu", "v100", 2),), time_limit_s=3600.0, start=BORN - 300, eligible=BORN - 400,
         node_list=("a", "b"),
     )  # fmt: skip
-    return replace(base, **fields)
+    made = replace(base, **fields)
+    return replace(made, run_start=int(made.start))
+
+
+CANCELLED = runs(start=BORN + 4, end=BORN + 4 + 1e-6)
 
 
 def queue(at_s: float, *jobs: Job) -> SlurmView:
@@ -47,7 +51,9 @@ def queue(at_s: float, *jobs: Job) -> SlurmView:
 
 def over(at_s: float, *jobs: Job) -> SlurmView:
     """Nothing is in the queue any more; slurmctld still knows these jobs."""
-    return replace(queue(at_s), ended=tuple(replace(job, state=JobState.COMPLETED) for job in jobs))
+    # Slurm's times become burstd's by two clocks: a little otherwise at each look.
+    told = (replace(j, state=JobState.COMPLETED, start=j.start + at_s * 1e-6, end=j.end + at_s * 1e-6) for j in jobs)
+    return replace(queue(at_s), ended=tuple(told))
 
 
 def recorder(store: Store) -> JobHistoryRecorder:
@@ -83,6 +89,8 @@ def test_a_job_that_ran_and_is_gone_has_ended(store: Store) -> None:
         ("slurmctld still tells when", (queue(0, runs()), over(1000, runs(end=BORN + 7))), [7]),
         ("it came and went between two looks",
          (queue(0), over(9, runs(end=BORN + 4)), over(20, runs(end=BORN + 4))), [4]),
+        ("cancelled while it waited",
+         (queue(0), over(9, CANCELLED), over(20, replace(CANCELLED, node_list=()))), []),
         ("it ended before burstd looked", (over(9, runs(end=BORN + 4)), over(20, runs(end=BORN + 4))), []),
         ("nobody looked for as long as matters", (queue(0, runs()), queue(1000)), []),
         ("nobody looked, but it ran for long", (queue(0, runs(start=BORN - 90_000)), queue(1000)), [500]),
@@ -91,7 +99,7 @@ def test_a_job_that_ran_and_is_gone_has_ended(store: Store) -> None:
 def test_what_is_learned(
     store: Store, case: str, looks: tuple[SlurmView | Unavailable, ...], ends: list[float]
 ) -> None:
-    assert [job.ended - BORN for job in recorded(store, *looks)] == ends, case
+    assert [round(job.ended - BORN, 2) for job in recorded(store, *looks)] == ends, case
 
 
 def test_predictions_survive_a_restart(store: Store) -> None:

@@ -6,7 +6,7 @@ Claims that live are worked out when somebody asks. All sums are over whole mill
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, Text, delete, insert, or_, select, type_coerce, update
@@ -33,13 +33,13 @@ _REMARK = '"remark":true'
 
 def save_runs(connection: Connection, runs: Sequence[ClaimRun]) -> None:
     """Writes runs, one that is on record already anew."""
-    keys = [{"claim": run.claim_id, "of": run.payer.job, "began": run.started} for run in runs]
-    for key in keys:
-        same = (CLAIM_RUN.c.claim_id == key["claim"], CLAIM_RUN.c.job == key["of"], CLAIM_RUN.c.started == key["began"])
-        connection.execute(delete(CLAIM_RUN).where(*same))
+    name = (CLAIM_RUN.c.claim_id, CLAIM_RUN.c.job, CLAIM_RUN.c.run_start)
+    for run in runs:
+        same = zip(name, (run.claim_id, run.payer.job, run.run_start), strict=True)
+        connection.execute(delete(CLAIM_RUN).where(*(column == value for column, value in same)))
     rows = [
-        {"claim_id": run.claim_id, **run.payer._asdict(), "started": run.started, "restarts": run.restarts,
-         "share": run.share, "ended": run.ended}
+        {"claim_id": run.claim_id, **run.payer._asdict(), "run_start": run.run_start,
+         "started": run.started, "share": run.share, "ended": run.ended}
         for run in runs
     ]  # fmt: skip
     connection.execute(insert(CLAIM_RUN), rows)
@@ -50,10 +50,15 @@ def open_runs() -> Select[Any]:
     return select(CLAIM_RUN).where(CLAIM_RUN.c.ended.is_(None))
 
 
+def runs_of_jobs(jobs: Collection[str]) -> Select[Any]:
+    """Rows of runs of these jobs, on all machines."""
+    return select(CLAIM_RUN).where(CLAIM_RUN.c.job.in_(jobs))
+
+
 def run_of_row(row: Mapping[Any, Any]) -> ClaimRun:
     """The value of a row."""
     payer = Payer(row["job"], row["user"], row["account"], row["partition"])
-    return ClaimRun(row["claim_id"], payer, row["started"], row["share"], row["ended"], row["restarts"])
+    return ClaimRun(row["claim_id"], payer, row["started"], row["share"], row["ended"], row["run_start"])
 
 
 def hand_over_runs(connection: Connection, claim_id: str, former_id: str) -> None:

@@ -95,8 +95,8 @@ class ClaimRun:
     """Of the node, in millionths: the largest of its shares of CPUs, memory and GPUs."""
     ended: float | None = None
     """None: it runs."""
-    restarts: int = 0
-    """Job.restarts."""
+    run_start: int = 0
+    """``Job.run_start``. With the claim and the job it names the run: ``started`` hangs on two clocks."""
 
 
 class Charge(NamedTuple):

@@ -59,6 +59,10 @@ ENDED_STATES = frozenset(
 """Of jobs that are over. slurmctld knows them for MinJobAge (300 s) more."""
 
 
+_MIN_RUN_S = 0.5
+"""Slurm's times are whole seconds; as burstd has them, two of the same second may differ a little."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One row of the queue: a job, the pending rest of a job array, one array task, or one component of a het job.
@@ -137,6 +141,14 @@ class Job:
     work_dir: str = ""
     output_dir: str = ""
     """Where its output is to lie, absolute; empty: below its working directory, nowhere, or that is not known."""
+
+    @property
+    def ran(self) -> bool:
+        """Of one that is over, whether it ran: of one that was cancelled while it waited Slurm has an end too.
+
+        Slurm sets its start to the same second then, and its nodes are none, or those of before a requeue.
+        """
+        return bool(self.node_list and self.run_start) and self.end - self.start > _MIN_RUN_S
 
     @property
     def held(self) -> bool:

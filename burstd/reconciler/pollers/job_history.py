@@ -36,8 +36,8 @@ class JobHistoryRecorder:
         self._slots = slots
         self._history: JobHistory | None = None
         self._running: dict[str, Job] = {}
-        self._over: frozenset[tuple[str, float]] = frozenset()
-        """Jobs, and when they started, that slurmctld knew to have ended at the last look."""
+        self._over: frozenset[tuple[str, int]] = frozenset()
+        """Runs, by their jobs and ``Job.run_start``, that slurmctld knew to have ended at the last look."""
         self._last_read = 0.0
         self._started: list[Job] = []
 
@@ -54,8 +54,8 @@ class JobHistoryRecorder:
         if isinstance(slurm, Unavailable) or slurm.read_at <= self._last_read:
             return self.history()
         runs = {job.id: job for job in slurm.jobs if job.state in RUNNING_STATES and job.start}
-        over = {(job.id, job.start): job for job in slurm.ended if job.start}
-        left = [over.get((id_, job.start), job) for id_, job in self._running.items() if id_ not in runs]
+        over = {(job.id, job.run_start): job for job in slurm.ended_runs()}
+        left = [over.get((id_, job.run_start), job) for id_, job in self._running.items() if id_ not in runs]
         if self._last_read:
             left += [over[key] for key in over.keys() - self._over if key[0] not in self._running]
         if left:

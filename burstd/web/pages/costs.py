@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from burstd.api.answers.base import Money, utc_time
 from burstd.api.dependencies import ApiError
-from burstd.api.routers.status import current_cost_per_hour, get_bill
+from burstd.api.routers.status import current_cost_per_hour
 from burstd.db.repositories.bill import BillGrouping
 from burstd.web.listing import Filter, PageNumber, list_page
 from burstd.web.rendering import Page, PageDep
@@ -33,16 +33,11 @@ def costs_page(
 ) -> HTMLResponse:
     """The bill from one day to another, both included (UTC); without them since the first of the month."""
     begin, end = _day(since, "From"), _day(until, "Until")
-    if begin is None and end is None:
-        bill = page.month_bill(group)
-    else:
-        bill = get_bill(
-            page.caller,
-            page.backend,
-            since=begin.timestamp() if begin is not None else None,
-            until=(end + timedelta(days=1)).timestamp() if end is not None else None,
-            group=group,
-        )
+    bill = page.bill(
+        group,
+        begin.timestamp() if begin is not None else None,
+        (end + timedelta(days=1)).timestamp() if end is not None else None,
+    )
     asked = {"group": group, "since": f"{begin:%F}" if begin else "", "until": f"{end:%F}" if end else ""}
     listing = list_page(bill.lines, number, "/costs", asked)
     first = utc_time(page.backend.now()).replace(day=1)

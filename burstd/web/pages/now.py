@@ -76,7 +76,7 @@ def now_page(page: PageDep) -> HTMLResponse:
         jobs_running=sum(job.state not in PENDING_STATES for job in jobs),
         machines=_machines(status),
         gpus=page.backend.once_per_loop(latest, _gpus),
-        bill=page.month_bill("user"),
+        bill=page.bill("user"),
         expected=expected[:MAX_EVENTS],
         more_expected=max(0, len(expected) - MAX_EVENTS),
     )

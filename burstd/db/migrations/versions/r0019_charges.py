@@ -29,11 +29,12 @@ def upgrade() -> None:
     op.create_table(
         "claim_run",
         *(sa.Column(name, _BYTEWISE, nullable=False) for name in ("claim_id", "job")),
-        sa.Column("started", sa.Float(), nullable=False),
+        sa.Column("run_start", sa.BigInteger(), autoincrement=False, nullable=False),
         *(sa.Column(name, _BYTEWISE, nullable=False) for name in ("user", "account", "partition")),
-        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in ("restarts", "share")),
+        sa.Column("started", sa.Float(), nullable=False),
+        sa.Column("share", sa.BigInteger(), nullable=False),
         sa.Column("ended", sa.Float()),
-        sa.PrimaryKeyConstraint("claim_id", "job", "started", name="pk_claim_run"),
+        sa.PrimaryKeyConstraint("claim_id", "job", "run_start", name="pk_claim_run"),
     )
     op.create_index("ix_claim_run_job", "claim_run", ["job"])
     is_open = sa.text("ended IS NULL")
