@@ -92,6 +92,12 @@ def is_running(cluster: ClusterUnderTest, job_id: str) -> bool:
     return found is not None and found.state is JobState.RUNNING
 
 
+def ended_jobs(cluster: ClusterUnderTest) -> dict[str, Job]:
+    """The jobs that are over and that slurmctld still knows, by their ids."""
+    cluster.scheduler.jobs()
+    return {job.id: job for job in cluster.scheduler.ended_jobs()}
+
+
 def find_node(cluster: ClusterUnderTest, name: str) -> Node:
     """The node of a name."""
     return next(n for n in cluster.scheduler.nodes() if n.name == name)

@@ -21,7 +21,15 @@ from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.slurm.job import JobState
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.shape import Gres
-from burstd.testing.slurm.cluster import ClusterUnderTest, find_job, find_node, is_running, submit_job, wait_until
+from burstd.testing.slurm.cluster import (
+    ClusterUnderTest,
+    ended_jobs,
+    find_job,
+    find_node,
+    is_running,
+    submit_job,
+    wait_until,
+)
 from burstd.testing.slurm.jobs_contract import JobsContract
 
 ROUNDS = 8
@@ -225,6 +233,9 @@ class SchedulerContract(JobsContract):
         assert row is not None
         assert row.state is JobState.PENDING
         cluster.shell(f"scancel {waiting}")
+        wait_until(lambda: {running, waiting} <= ended_jobs(cluster).keys(), "both over")
+        assert ended_jobs(cluster)[running].node_list
+        assert not ended_jobs(cluster)[waiting].ran
 
     def test_what_a_pending_job_asks_for_is_changed(self, cluster: ClusterUnderTest) -> None:
         """A list that leaves it no node is taken, and does not hold it for good."""
