@@ -59,7 +59,9 @@ def test_a_burst_from_sbatch_to_the_bill(site: Site, figure: Callable[[str], Non
         f"-p burst --gres=gpu:v100:2 --mem=100 --array=1-{6 if whole else 2} -t5",
         f"{SET_COMMENT % 'echo $CUDA_VISIBLE_DEVICES'}; sleep 1",
     )
-    gang = site.submit("-p burst -N2 --exclusive --gres=gpu:4 -t5", SET_COMMENT % "srun hostname | sort | xargs")
+    gang = site.submit(
+        "-p burst -N2 --exclusive --gres=gpu:4 -t5", f"{SET_COMMENT % 'srun hostname | sort | xargs'}; sleep 1"
+    )
     either = site.submit("-p onprem,burst -t5", "sleep 1")
     jobs = [cpu, array, gang, either]
     wait_done(site, jobs)

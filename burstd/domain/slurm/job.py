@@ -144,9 +144,10 @@ class Job:
 
     @property
     def ran(self) -> bool:
-        """Of one that is over, whether it ran: of one that was cancelled while it waited Slurm has an end too.
+        """Of one that is over, whether it ran, for a second at least.
 
-        Slurm sets its start to the same second then, and its nodes are none, or those of before a requeue.
+        Of one that was cancelled while it waited Slurm has a start and an end too, in the same second, and nodes where
+        it was requeued before.
         """
         return bool(self.node_list and self.run_start) and self.end - self.start > _MIN_RUN_S
 
