@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from burstd.domain.cloud.instance import Leftover
 from burstd.domain.cloud.offer import Hardware, Offer, OfferRule
 from burstd.domain.command import ForgetMachines
 from burstd.domain.machine_outcomes import PlaceRecord
@@ -47,6 +48,21 @@ def test_a_cloud_that_was_not_read_yet_is_named(backend: FakeBackend, root: ApiT
         ("sky", False),
     ]
     assert root.get("/v1/providers/sandbox/offers")["error"] == "not read yet"
+
+
+def test_disks_of_machines_of_ours_are_no_leftovers(backend: FakeBackend, root: ApiTestClient) -> None:
+    known, gone = SNAPSHOT.claims[0], "c-gone"
+    leftovers = (
+        Leftover("volume", "v1", "sandbox", known.id, attached_to=known.instance_id),
+        Leftover("port", "p1", "sandbox", known.id),
+        Leftover("volume", "v2", "sandbox", gone, attached_to="i-gone"),
+        Leftover("volume", "v3", "sandbox", gone),
+    )
+    backend.loop = (
+        replace(SNAPSHOT, clouds={**CLOUDS, "sandbox": replace(CLOUDS["sandbox"], leftovers=leftovers)}),
+        PLAN,
+    )
+    assert root.get("/v1/providers")["providers"][0]["leftovers"] == 1
 
 
 def offers(root: ApiTestClient, query: str = "") -> tuple[dict[str, dict[str, Any]], int]:

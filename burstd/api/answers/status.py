@@ -42,7 +42,10 @@ class BreakerView(AnswerView):
 
 
 class ProviderView(ReachabilityView):
-    """One cloud. ``instances`` counts those with our tag by state; ``calls`` are under way."""
+    """One cloud. ``instances`` counts those with our tag by state; ``calls`` are under way.
+
+    ``leftovers`` are disks, ports, ... that no machine uses and no claim accounts for.
+    """
 
     name: str
     instances: dict[str, int] = {}

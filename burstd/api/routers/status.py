@@ -44,6 +44,7 @@ from burstd.domain.snapshot import CircuitBreaker, CloudView, SlurmView, Snapsho
 from burstd.domain.storage_node import StorageNodeView
 from burstd.domain.units import memory_text
 from burstd.planner.explain.project_text import project_text
+from burstd.planner.lifecycle.orphans import stray_leftovers
 from burstd.planner.offers.offers import breakers_closed_by
 from burstd.planner.snapshot_view import CLAIM_PHASES, claim_phase
 from burstd.planner.unshown_paths import WARNING
@@ -307,7 +308,7 @@ def provider_view(name: str, cloud: CloudView, snapshot: Snapshot, calls: Mappin
         name=name,
         instances=dict(sorted(Counter(i.state.value for i in instances).items())),
         offers=0 if isinstance(cloud.offers, Unavailable) else len(cloud.offers),
-        leftovers=0 if isinstance(cloud.leftovers, Unavailable) else len(cloud.leftovers),
+        leftovers=len(stray_leftovers(snapshot, cloud)),
         calls=calls.get(name, 0),
         breakers=[BreakerView.from_fields(b) for b in open_breakers(snapshot) if b.key.partition("/")[0] == name],
         bad_places={

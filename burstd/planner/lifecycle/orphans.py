@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from burstd.domain.claim import Cause
-from burstd.domain.cloud.instance import TAG_SLOT, Instance
+from burstd.domain.cloud.instance import TAG_SLOT, Instance, Leftover
 from burstd.domain.plan import Action, PowerDown, RemoveOrphans
 from burstd.domain.plugins.policy import Target, Want
 from burstd.domain.slurm.job import Job, JobState, users_and_accounts
 from burstd.domain.slurm.node import Node
-from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
+from burstd.domain.snapshot import CloudView, SlurmView, Snapshot, Unavailable
 from burstd.domain.staging import OUTPUT_ON_NODES
 from burstd.planner.lifecycle.adoption import adoptable_machines
 from burstd.planner.snapshot_view import SnapshotView
@@ -92,6 +92,17 @@ def reset_slots(view: SnapshotView, tuning: Tuning) -> list[Action]:
     return [PowerDown(tuple(slots), True, "the slot has no machine")] if slots else []
 
 
+def stray_leftovers(snapshot: Snapshot, cloud: CloudView) -> tuple[Leftover, ...]:
+    """Leftovers that no machine uses, and no claim on record accounts for; none where they cannot be listed."""
+    rest = () if isinstance(cloud.leftovers, Unavailable) else cloud.leftovers
+    unused = [left for left in rest if not left.attached_to]
+    if not unused:
+        return ()
+    every_claim = (*snapshot.claims, *snapshot.storage_claims, *snapshot.quarantined_claims)
+    accounted_for = {*(claim.id for claim in every_claim), *snapshot.foreign_tags} - {""}
+    return tuple(left for left in unused if left.claim_id not in accounted_for)
+
+
 def remove_orphans(snapshot: Snapshot, view: SnapshotView, tuning: Tuning) -> list[Action]:
     """What bears our tag, has no live claim, was seen twice and is older than the grace period.
 
@@ -129,16 +140,12 @@ def remove_orphans(snapshot: Snapshot, view: SnapshotView, tuning: Tuning) -> li
         if isinstance(cloud.instances, Unavailable) or name in view.doubted:
             continue
         instances = tuple(i for i in cloud.instances if is_overdue(name, i.id) and not is_protected(i))
-        rest = () if isinstance(cloud.leftovers, Unavailable) else cloud.leftovers
         # A volume may be shown as loose, and be a spared machine's all the same.
-        protected_claims = {
-            *snapshot.foreign_tags,
-            *(i.claim_id for i in cloud.instances if not i.state.ended and is_protected(i)),
-        } - {""}
+        protected_claims = {i.claim_id for i in cloud.instances if not i.state.ended and is_protected(i)} - {""}
         leftovers = tuple(
             left
-            for left in rest
-            if not left.attached_to and left.claim_id not in protected_claims and is_overdue(name, left.id)
+            for left in stray_leftovers(snapshot, cloud)
+            if left.claim_id not in protected_claims and is_overdue(name, left.id)
         )
         if instances or leftovers:
             actions.append(RemoveOrphans(name, instances, leftovers, NO_CLAIM))
