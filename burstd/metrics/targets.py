@@ -5,6 +5,7 @@ Format: https://prometheus.io/docs/prometheus/latest/configuration/configuration
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -67,8 +68,16 @@ class TargetsFile:
             unfinished.replace(self._path)
         except OSError as error:
             self.alarm = (
-                f"the targets for Prometheus cannot be written to {self._path} ([metrics] file_sd): {error.strerror}; "
-                "Prometheus goes on with the nodes of the last file"
+                f"the targets for Prometheus cannot be written to {self._path} ([metrics] file_sd): {error.strerror}"
+                f"{self._remedy(error)}; Prometheus goes on with the nodes of the last file"
             )
             return
         self._written, self.alarm = nodes, ""
+
+    def _remedy(self, error: OSError) -> str:
+        folder = self._path.parent
+        if error.errno == errno.ENOENT:
+            return f" (as root: install -d -o {os.geteuid()} -m 755 {folder})"
+        if error.errno == errno.EROFS:
+            return f" (burstd's unit needs ReadWritePaths=-{folder}: systemctl edit burstd, and a restart)"
+        return ""

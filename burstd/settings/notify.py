@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from burstd.settings.faults import SettingsFault
 from burstd.settings.fields import SECRET, AbsolutePath, Name, Seconds, Section, matching
 
 _ADDRESS = r"[A-Za-z0-9._%+-]{1,64}(@[A-Za-z0-9.-]{1,253})?"
@@ -77,3 +82,18 @@ class NotifySettings(Section):
     program_timeout_s: Annotated[float, Field(ge=1, le=300)] = 30.0
     mail: MailSettings = MailSettings()
     webhooks: Annotated[dict[Name, WebhookSettings], Field(max_length=16)] = Field(default_factory=dict)
+
+
+def unusable_programs(settings: NotifySettings) -> Iterator[SettingsFault]:
+    """Of the programs that get messages, those that cannot be run."""
+    for key, program in ((("program",), settings.program), (("mail", "sendmail"), settings.mail.sendmail)):
+        if program is not None and (fault := _unusable_because(program)):
+            yield SettingsFault(("notify", *key), f"{fault}: no message can be sent by it")
+
+
+def _unusable_because(program: Path) -> str:
+    try:
+        is_file = stat.S_ISREG(program.stat().st_mode)
+    except OSError as error:
+        return f"the program {program} cannot be used ({error.strerror})"
+    return "" if is_file and os.access(program, os.X_OK) else f"{program} is no executable file"

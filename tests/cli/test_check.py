@@ -82,6 +82,21 @@ def test_rules_of_idle_gpus_without_the_sampler_are_a_warning(run: Run, tmp_path
     assert "warning: idle_gpus.gpu: warns no job, as sampler.enabled is false: set that to true, or" in outcome.out
 
 
+def test_programs_for_messages_that_cannot_be_run_are_warnings(run: Run, tmp_path: Path) -> None:
+    file, sendmail = tmp_path / "burstd.toml", tmp_path / "sendmail"
+    sendmail.touch(mode=0o644)
+    notify = f'[notify]\nprogram = "{tmp_path}/none"\n[notify.mail]\nsendmail = "{sendmail}"\n'
+    file.write_text(with_secrets(SETTINGS + notify, tmp_path), encoding="utf-8")
+    outcome = run("config", "check", str(file))
+    assert (
+        f"warning: notify.program: the program {tmp_path}/none cannot be used (No such file or directory): no message"
+    ) in outcome.out
+    assert f"warning: notify.mail.sendmail: {sendmail} is no executable file: no message can be sent" in outcome.out
+    sendmail.chmod(0o755)
+    assert "notify.mail" not in run("config", "check", str(file)).out
+    assert "notify" not in run("config", "check", str(file), "--no-files").out
+
+
 def test_a_table_of_a_policy_that_is_not_asked_is_a_warning(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "burstd.toml"
     text = SETTINGS + "[policies]\nchain = ['idle']\n[policies.idle]\nkeep_alive_s = 9\n[policies.broker]\n"

@@ -311,7 +311,7 @@ def shell(site: Site, console: Console) -> None:
         "  burstctl status; burstctl explain JOB; burstctl scale gpu 2 --for 5m\n"
         f"  cat {demo_data.FILE}; sbatch -p burst {demo_data.FILE}; burstctl stage status --watch; ls results\n"
         f"  cd {demo_plain.FOLDER}; sbatch -p burst {demo_plain.FILE}; tail -F slurm-*.out\n"
-        "  sbatch -A team-a -p onprem --gres=gpu:1 --array=1-16 --wrap 'sleep 600'; burstctl project list\n"
+        "  sbatch -A team-a -p onprem --gres=gpu:1 --mem=1 --array=1-16 --wrap 'sleep 600'; burstctl project list\n"
         "  su bob; su: a prompt as another user, or as root, until exit\n"
         "Leave with exit: everything is taken down.\n",
         soft_wrap=True,

@@ -298,6 +298,7 @@ def test_a_file_that_cannot_be_written_is_an_alarm(path: str) -> None:
     targets = TargetsFile(Path(path))
     targets.update((), (9100,))
     assert targets.alarm.startswith(f"the targets for Prometheus cannot be written to {path} ([metrics] file_sd): ")
+    assert ("(as root: install -d -o " in targets.alarm) == (path != "/dev/full/nodes.json")
 
 
 def test_a_full_disk_leaves_the_old_file_and_is_over_when_there_is_room(

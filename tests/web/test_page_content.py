@@ -162,6 +162,12 @@ def test_the_bill_of_now_is_made_once_a_minute_for_each_caller(backend: FakeBack
     backend.clock = FixedClock()
 
 
+def test_a_pool_that_lacks_what_the_job_asks_for_has_no_offers(root: ApiTestClient) -> None:
+    page = root.text("/jobs/104")
+    assert "<h2>Offers of pool gpu</h2>" in page
+    assert "<h2>Pool cpu</h2>\n<p>It lacks gpu:4.</p>\n</section>" in re.sub(r"\n\s*\n", "\n", page)
+
+
 def test_pages_queue_nothing_for_the_deciding_thread(root: ApiTestClient, backend: FakeBackend) -> None:
     for path in (*PAGES, "/jobs/103", "/jobs/105"):
         root.text(path)

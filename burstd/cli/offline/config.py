@@ -54,6 +54,7 @@ def check_config(
     )
     from burstd.settings.frameworks import unused_frameworks
     from burstd.settings.idle_gpus import unmeasured_rules
+    from burstd.settings.notify import unusable_programs
     from burstd.slurm.hostlist import expand
 
     try:
@@ -74,6 +75,7 @@ def check_config(
         *unused_frameworks(settings),
         *unused_policy_tables(settings),
         *unmeasured_rules(settings),
+        *(unusable_programs(settings.notify) if files else ()),
         *(_as_warning(finding) for finding in (mounts_findings(settings) if files else ())),
     ]
     if burstd.json:
