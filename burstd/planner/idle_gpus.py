@@ -230,9 +230,10 @@ def _idle_text(idle: IdleJob) -> str:
 
 
 def _reason(idle: IdleJob) -> str:
-    """Of what is done, for its event."""
+    """Of what is done, for its event: all its GPUs are idle."""
     cost = f", which cost about {money_text(idle.cost)}" if idle.cost else ""
-    return f"{_idle_text(idle)} for {idle.idle_s / 60:.0f} min{cost}"
+    gpus = "its GPU was" if idle.gpus == 1 else f"its {idle.gpus} GPUs were"
+    return f"{gpus} idle for {idle.idle_s / 60:.0f} min{cost}"
 
 
 def _clock(time: float, now: float) -> str:

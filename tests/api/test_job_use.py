@@ -12,15 +12,18 @@ import pytest
 from burstd.api.routers.job_use import job_use_view
 from burstd.db import Store, StoreReader
 from burstd.db.repositories import job_use
+from burstd.domain.idle_gpus import IdleAct
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse, Series
+from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView
+from burstd.reconciler.machines.idle_gpus import EVENTS, WARNED
 
 from .client import ApiTestClient
 from .fake_backend import FakeBackend, serving_api
 from .world import NOW, OTHER_USER, USER, FixedClock
 
-LEFT, OTHERS = "900", "901"
+LEFT, OTHERS, IDLE, REQUEUED = "900", "901", "902", "903"
 SERIES = Series(NOW - 60, 10.0, (1.5, None, 70.0), (2.0, None, 99.5))
 GPU = GpuUse("GPU-1", 0, "A100", GpuShare.WHOLE, 70.0, 99.5, 900, 81920, 60.0, 20.0, 10.0, NOW, series=SERIES)
 NODE = NodeUse(
@@ -45,6 +48,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeBacke
             replace(use, job=job, user=user, started=NOW - ago, nodes=(NODE,)) for job, user, ago in parts
         ])  # fmt: skip
         store.save_job_uses([use, again, replace(use, job=OTHERS, number=OTHERS, user=OTHER_USER)])
+        warning = "its GPU has been idle since 14:00 UTC; the job is cancelled at 14:13 UTC if that goes on"
+        store.record_remarks([Remark("idle_gpus", f"job:{IDLE}", "warn", warning)], lambda _: USER)
+        for new, why in ((WARNED, warning), (EVENTS[IdleAct.CANCEL], "its GPU was idle for 30 min")):
+            store.log_event(f"job:{IDLE}", new=new, reason=why, cause="idle_gpus", data={"run": 1})
+        store.log_event(f"job:{REQUEUED}", new=EVENTS[IdleAct.REQUEUE], reason="its GPU was idle for 30 min")
     with StoreReader.open(path, clock) as reader, serving_api(reader) as found:
         yield found
 
@@ -87,6 +95,32 @@ def test_what_another_job_of_the_same_id_used_is_not_shown(backend: FakeBackend,
         backend.loop = replace(snapshot, slurm=replace(snapshot.slurm, jobs=(job,))), plan
         answers.append(nobody.request("GET", f"/v1/jobs/{LEFT}/use")[0])
     assert answers == [404, 404, 200, 404]
+
+
+def test_what_was_done_for_idle_gpus_takes_the_place_of_its_warning(
+    backend: FakeBackend, nobody: ApiTestClient
+) -> None:
+    done = "burstd cancelled the job at 14:13:20 UTC: its GPU was idle for 30 min"
+
+    def said() -> list[str]:
+        return [remark["reason"] for remark in nobody.get(f"/v1/jobs/{IDLE}")["remarks"]]
+
+    explained = nobody.get(f"/v1/jobs/{IDLE}/explanation")
+    assert said() == [remark["reason"] for remark in explained["remarks"]] == [done]
+    assert explained["summary"] == f"it has left the queue; {done}"
+    assert done in nobody.text(f"/jobs/{IDLE}")
+    assert backend.loop is not None
+    snapshot, plan = backend.loop
+    assert isinstance(snapshot.slurm, SlurmView)
+    ending = Job(IDLE, USER, JobState.COMPLETING, ("burst",), NOW - 3600, start=NOW - 1900, restarts=1)
+    for job, shown in ((ending, [done]), (replace(ending, restarts=2), []), (replace(ending, start=NOW + 9), [])):
+        backend.loop = replace(snapshot, slurm=replace(snapshot.slurm, jobs=(job,))), plan
+        assert said() == shown
+        assert (done in nobody.get(f"/v1/jobs/{IDLE}/explanation")["summary"]) is bool(shown)
+    again = Job(REQUEUED, USER, JobState.PENDING, ("burst",), NOW, restarts=1)
+    backend.loop = replace(snapshot, slurm=replace(snapshot.slurm, jobs=(again,))), plan
+    last = nobody.get(f"/v1/jobs/{REQUEUED}/explanation")["interruption"]
+    assert (last["state"], last["reason"]) == ("requeued", "its GPU was idle for 30 min")
 
 
 @pytest.mark.parametrize(

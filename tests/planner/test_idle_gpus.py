@@ -392,7 +392,7 @@ def test_what_follows(act: IdleAct) -> None:
     snapshot = snapshot_of(gpu_job(), measured(gpu(30 * MIN)), warned=warned_at(15 * MIN))
     (run,) = acts(plan(snapshot, {"burst": rule}))
     limit_s = 7200.0 + 600.0 if act is IdleAct.SHORTEN else 0.0
-    text = "its GPU has been idle for 30 min, which cost about 1.20 EUR"
+    text = "its GPU was idle for 30 min, which cost about 1.20 EUR"
     assert run == IdleRun("1", 0, NOW - 7200, act, limit_s, text)
     assert acts(plan(replace(snapshot, paused="hands off"), {"burst": rule})) == [], "burstctl hold"
     early = snapshot_of(gpu_job(), measured(gpu(30 * MIN - 1)), warned=warned_at(15 * MIN))

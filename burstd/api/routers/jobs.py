@@ -25,6 +25,7 @@ from burstd.api.answers.jobs import (
     RemarkView,
     ServingView,
 )
+from burstd.api.answers.text import utc_clock_text
 from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import SLICE, Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, ListLimit, ListOffset, require_latest_loop
@@ -34,6 +35,7 @@ from burstd.db import RecordedRemark
 from burstd.domain.claim import Claim
 from burstd.domain.command import WhatIf
 from burstd.domain.errors import NoAnswer
+from burstd.domain.idle_gpus import IdleAct
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
@@ -44,14 +46,22 @@ from burstd.domain.staging import StagingView
 from burstd.planner.explain.explain import ServingNode, explain_job
 from burstd.planner.explain.job_comment import JobComments
 from burstd.planner.explain.job_lookup import find_job, request_text
+from burstd.planner.idle_gpus import NAME as IDLE_GPUS
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED
 from burstd.planner.offers.candidates import OfferCandidate, preferred_candidate
+from burstd.reconciler.machines.idle_gpus import EVENTS, OVER, REFUSED, WARNED
 from burstd.reconciler.machines.interruptions import INTERRUPTED_AT_LAST, NOT_REQUEUED, REQUEUED
 from burstd.runtime.precedence import DecisionPrecedence
 
 WHAT_IF_TIMEOUT_S = 10.0
 """How long explain waits for the deciding thread to say what would start the job."""
 
+_IDLE_ACTS = {
+    EVENTS[IdleAct.SHORTEN]: "shortened the job's time limit",
+    EVENTS[IdleAct.REQUEUE]: "requeued the job",
+    EVENTS[IdleAct.CANCEL]: "cancelled the job",
+}
+"""By the job's event."""
 _JOB_ORDERS: Mapping[str, Callable[[Job], Any]] = {
     "priority": lambda job: (job.state is not JobState.PENDING, -job.priority, job.submitted),
     "waiting": lambda job: (job.state is not JobState.PENDING, job.submitted),
@@ -177,16 +187,14 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
     queue, job, claims = require_visible_job(job_id, caller, backend)
     now, reader = backend.now(), backend.reader
     views = NodeViews(queue.snapshot, queue.plan, caller, now)
-    if job is None:
-        remark_list = _past_remark_views(queue, reader.remarks(f"job:{job_id}"))
-    else:
-        remark_list = _remark_views(queue.remarks_on(job), reader.remarks(f"job:{job.id}"))
+    remarks = reader.remarks(f"job:{job.id if job is not None else job_id}")
+    said = _past_remark_views(queue, remarks) if job is None else _remark_views(queue.remarks_on(job), remarks)
     return JobDetailView(
         now=now,
         id=job.id if job is not None else job_id,
         job=queue.to_view(job) if job is not None else None,
         asks=request_text(job) if job is not None else "",
-        remarks=remark_list,
+        remarks=_with_idle_act(said, _idle_act(job_id, job, remarks, backend)),
         nodes=[views.claim_view(claim, in_slurm=claim.state != "gone") for claim in claims],
         cost=sum_by_currency(
             (cost, currency) for currency, cost in reader.job_cost(job_id, "" if caller.admin else caller.user).items()
@@ -205,25 +213,56 @@ def explain_visible_job(job_id: str, caller: Caller, backend: Backend, *, what_i
     """Why a job does or does not start. ``what_if``: with what would start it, which the deciding thread works out."""
     queue, job, claims = require_visible_job(job_id, caller, backend)
     noted = backend.reader.remarks(f"job:{job.id if job is not None else job_id}")
+    act = _idle_act(job_id, job, noted, backend)
+    done = f"; {act.reason}" if act is not None and (job is None or job.state is not JobState.RUNNING) else ""
     if job is not None:
         changes = _what_if_changes(queue, job, caller, backend) if what_if else ()
         view = _explain_view(queue, job, job_id, noted, caller, backend.now(), changes)
-        return view.model_copy(update={"interruption": _last_interruption(job, backend)})
+        return view.model_copy(
+            update={
+                "summary": view.summary + done,
+                "remarks": _with_idle_act(view.remarks, act),
+                "interruption": _last_interruption(job, backend),
+            }
+        )
     nodes = f"; {len(claims)} node(s) were started for it: {', '.join(c.slot for c in claims)}" if claims else ""
     return ExplainView(
         now=backend.now(),
         id=job_id,
         verdict="gone",
-        summary=f"it has left the queue{nodes}",
-        remarks=_past_remark_views(queue, noted),
+        summary=f"it has left the queue{done}{nodes}",
+        remarks=_with_idle_act(_past_remark_views(queue, noted), act),
     )
 
 
 def _last_interruption(job: Job, backend: Backend) -> InterruptionView | None:
-    states = (INTERRUPTED, REQUEUED, NOT_REQUEUED, INTERRUPTED_AT_LAST)
+    idle = EVENTS[IdleAct.REQUEUE]
+    states = (INTERRUPTED, REQUEUED, NOT_REQUEUED, INTERRUPTED_AT_LAST, idle)
     latest = backend.reader.events(subject=f"job:{job.id}", newest=True, limit=100)
     found = next((event for event in latest if event.new in states), None)
-    return InterruptionView(time=found.time, state=found.new, reason=found.reason) if found is not None else None
+    if found is None:
+        return None
+    return InterruptionView(time=found.time, state=REQUEUED if found.new == idle else found.new, reason=found.reason)
+
+
+def _idle_act(job_id: str, job: Job | None, noted: Iterable[RecordedRemark], backend: Backend) -> RemarkView | None:
+    """What burstd did to the last run for GPUs that it left idle; None: nothing, or the job has begun anew since."""
+    latest = backend.reader.events(subject=f"job:{job.id if job is not None else job_id}", newest=True, limit=100)
+    event = next((event for event in latest if event.new in (WARNED, OVER, REFUSED, *_IDLE_ACTS)), None)
+    if event is None or event.new not in _IDLE_ACTS:
+        return None
+    if job is not None:
+        same = job.restarts == event.data.get("run") and 0 < job.start <= event.time
+    else:
+        # Slurm gives ids again: of another job that has it something else was said last.
+        same = any(n.remark.by == IDLE_GPUS for n in noted)
+    text = f"burstd {_IDLE_ACTS[event.new]} at {utc_clock_text(event.time, backend.now())}: {event.reason}"
+    return RemarkView(by=IDLE_GPUS, verdict="done", reason=text, since=event.time) if same else None
+
+
+def _with_idle_act(remarks: list[RemarkView], act: RemarkView | None) -> list[RemarkView]:
+    """``act`` in the place of the warning."""
+    return remarks if act is None else [*(r for r in remarks if r.by != IDLE_GPUS), act]
 
 
 def _what_if_changes(queue: AnnotatedQueue, job: Job, caller: Caller, backend: Backend) -> Sequence[OptionChange]:
