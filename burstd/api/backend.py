@@ -86,6 +86,8 @@ class Backend:
     project_sync: ProjectSync
     test_notifications: Callable[[str], Sequence[WayTestView]]
     """Sends a test message by each way, for this user; blocks until each is sent or failed."""
+    collect_s: Callable[[], float | None]
+    """How often what jobs use is fetched, in seconds; None: nodes do not measure."""
     between_decisions: Event = field(default_factory=_set_event)
     """Set while no decision is being made."""
     stage: StagingService | None = None

@@ -201,6 +201,7 @@ class FakeBackend(Backend):
             wake=lambda: None, checks=FakeProviderChecks(), routes=FakeIngress(), policies_view=policies_view,
             validator=FakeValidator(), projects_in_force=lambda: self.loop[0].projects.projects if self.loop else {},
             project_sync=FakeProjectSync(), test_notifications=self._test_notifications,
+            collect_s=lambda: self.collect_every_s,
         )  # fmt: skip
         self.reset()
 
@@ -208,6 +209,7 @@ class FakeBackend(Backend):
         """As new; one server serves many tests."""
         self.loop: tuple[Snapshot, Plan] | None = (SNAPSHOT, PLAN)
         self.alarms: tuple[str, ...] = ()
+        self.collect_every_s: float | None = 180.0
         self.commands: list[Command] = []
         self.answer: Callable[[Command], CommandResult] = accept_command
         self.between_decisions.set()

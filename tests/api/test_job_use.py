@@ -6,22 +6,26 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from burstd.api.routers.job_use import job_use_view
 from burstd.db import Store, StoreReader
 from burstd.db.repositories import job_use
+from burstd.domain.billing.use import WHOLE, ClaimRun, Payer
+from burstd.domain.claim import ClaimState as S
 from burstd.domain.idle_gpus import IdleAct
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse, Series
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView
 from burstd.reconciler.machines.idle_gpus import EVENTS, WARNED
 
 from .client import ApiTestClient
 from .fake_backend import FakeBackend, serving_api
-from .world import NOW, OTHER_USER, USER, FixedClock
+from .world import NOW, OTHER_USER, USER, FixedClock, claim
 
 LEFT, OTHERS, IDLE, REQUEUED = "900", "901", "902", "903"
 SERIES = Series(NOW - 60, 10.0, (1.5, None, 70.0), (2.0, None, 99.5))
@@ -53,6 +57,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeBacke
         for new, why in ((WARNED, warning), (EVENTS[IdleAct.CANCEL], "its GPU was idle for 30 min")):
             store.log_event(f"job:{IDLE}", new=new, reason=why, cause="idle_gpus", data={"run": 1})
         store.log_event(f"job:{REQUEUED}", new=EVENTS[IdleAct.REQUEUE], reason="its GPU was idle for 30 min")
+        store.make_claims([replace(claim("gpu6", S.PLANNED, 60), jobs=("1",), users=(OTHER_USER,))])
+        payers = Payer(IDLE, USER), Payer(REQUEUED, OTHER_USER)
+        store.save_runs([ClaimRun("c-gpu6", payer, NOW - 50, WHOLE // 2, NOW) for payer in payers])
     with StoreReader.open(path, clock) as reader, serving_api(reader) as found:
         yield found
 
@@ -121,6 +128,46 @@ def test_what_was_done_for_idle_gpus_takes_the_place_of_its_warning(
     backend.loop = replace(snapshot, slurm=replace(snapshot.slurm, jobs=(again,))), plan
     last = nobody.get(f"/v1/jobs/{REQUEUED}/explanation")["interruption"]
     assert (last["state"], last["reason"]) == ("requeued", "its GPU was idle for 30 min")
+
+
+def test_machines_that_were_started_for_others_are_shown_of_what_ran_on_them(nobody: ApiTestClient) -> None:
+    """Not of the job of another user, who had the number before."""
+    shown = nobody.get(f"/v1/jobs/{IDLE}")
+    assert [(node["slot"], node["reason"]) for node in shown["nodes"]] == [("gpu6", "")]
+    assert nobody.get(f"/v1/jobs/{REQUEUED}")["nodes"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "collect_s", "said"),
+    [
+        ({}, 180.0, "no figures so far, the first come in about 2 min"),
+        ({"start": NOW - 600}, 180.0, "gpu1 sent no figures so far: burstd's log says why (python3 in the image?)"),
+        ({}, None, "nodes do not measure ([sampler] enabled)"),
+        ({"node_list": ("cn1",)}, 180.0, ""),
+        ({"state": JobState.PENDING}, 180.0, ""),
+    ],
+)
+def test_a_running_job_without_figures_says_when_they_come(
+    backend: FakeBackend, nobody: ApiTestClient, fields: dict[str, Any], collect_s: float | None, said: str
+) -> None:
+    assert backend.loop is not None
+    snapshot, plan = backend.loop
+    assert isinstance(snapshot.slurm, SlurmView)
+    job = replace(Job("7", USER, JobState.RUNNING, ("burst",), NOW, start=NOW - 60, node_list=("gpu1",)), **fields)
+    backend.loop = replace(snapshot, slurm=replace(snapshot.slurm, jobs=(job,))), plan
+    backend.collect_every_s = collect_s
+    assert nobody.get("/v1/jobs/7")["no_use"] == said
+    assert ("What it used" in nobody.text("/jobs/7")) is bool(said)
+
+
+def test_gpus_without_figures_are_named() -> None:
+    job = Job("7", USER, JobState.RUNNING, ("gpu",), NOW, gres_per_node=(Gres("gpu", "a100", 1),))
+    use = JobUse("7", "7", 0, USER, "lab", "gpu", (replace(NODE, gpus=()),), 1, NOW - 60)
+    said = "its GPUs have no figures (nvidia-smi on cn is missing or does not list them)"
+    assert job_use_view(use, NOW, series=False, job=job).missing == said
+    for other in (replace(job, gres_per_node=()), replace(job, restarts=1)):
+        assert job_use_view(use, NOW, series=False, job=other).missing == ""
+    assert job_use_view(replace(use, nodes=(NODE,)), NOW, series=False, job=job).missing == ""
 
 
 @pytest.mark.parametrize(

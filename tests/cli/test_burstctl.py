@@ -28,6 +28,7 @@ from burstd.domain.command import (
     Resume,
     SetPin,
 )
+from burstd.domain.idle_gpus import IdleJob
 from burstd.domain.snapshot import SlurmView
 from tests.api.client import ME, ApiTestClient
 from tests.api.fake_backend import PLAN, FakeBackend
@@ -123,6 +124,8 @@ def test_json_is_the_answer_itself(run: Run, control: Path, words: str, path: st
         ("node show c-gpu7", "terminating > gone"),
         ("job list --waiting", "104 (x3)"),
         ("job show 90", "Job 90 has left the queue."),
+        ("job show 101", "MACHINE COST"),
+        ("job show 101", "Used: gpu1 sent no figures so far"),
         ("explain 104", "3.06 EUR/h  chosen"),
         ("explain 106", "What would help: request what a pool has."),
         ("event list --claim c-cpu1", "cpu1   in_service > draining  idle for 300 s"),
@@ -193,6 +196,17 @@ def test_the_daemon_refuses(run: Run, backend: FakeBackend) -> None:
     backend.answer = lambda _: CommandResult("pools.gpu.cpus: must be set", done=False)
     outcome = run("config", "reload")
     assert (outcome.code, outcome.err) == (1, "burstctl: pools.gpu.cpus: must be set\n")
+
+
+def test_idle_gpus_have_a_line_of_their_own(run: Run, backend: FakeBackend) -> None:
+    backend.loop = (SNAPSHOT, replace(PLAN, idle_gpus=(IdleJob("101", 0, 2, 4, NOW, 900.0),)))
+    assert "\n2 GPUs of 1 job idle\n" in run("status").out
+
+
+def test_plots_are_no_json(run: Run) -> None:
+    outcome = run("job", "show", "101", "--svg", "-", "--json")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "leave --json out" in outcome.err
 
 
 def test_hold_and_failed_policies_are_seen(run: Run, backend: FakeBackend) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from burstd.api.routers.job_use import job_use_view
-from burstd.cli.commands.job_use import print_use
+from burstd.cli.commands.job_use import print_use, write_plot
 from burstd.cli.output import ConsoleOutput
+from burstd.cli.session import ApiClient, Params
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
 from burstd.domain.units import memory_text
 
@@ -30,6 +33,23 @@ def test_of_many_nodes_those_are_printed_that_used_least(
     assert named == [*least, *least]
     assert "Its 60 nodes used 2.1 to 8.0 CPUs on average and 3 GiB to 4 GiB of memory at most." in "\n".join(lines)
     assert "  and 50 more nodes (--json has all)" in lines
+
+
+def test_plots_may_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    class Plots(ApiClient):
+        def get_json(self, path: str, params: Params | None = None) -> Any:  # noqa: ARG002
+            return {"svg": f"<svg>{path}</svg>"}
+
+    write_plot(Plots(Path("none"), as_json=False), "7", Path("-"))
+    assert capsys.readouterr().out == "<svg>/jobs/7/use/plot</svg>\n"
+
+
+def test_idle_hours_that_would_round_to_none_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for idle_s, hours in ((359.0, 0), (360.0, 1)):
+        node = replace(NODE, gpus=(replace(GPU, idle_s=idle_s),))
+        use = JobUse("7", "7", 0, "ada", "lab", "burst", (node,), 1, 0.0, 3600.0)
+        print_use(ConsoleOutput(), job_use_view(use, 3600.0, series=False))
+        assert capsys.readouterr().out.count("0.1 of 1.0 GPU hours were idle") == hours
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ def test_who_asks_while_another_is_answered_waits_for_the_next_loop() -> None:
         reader=nothing, clock=nothing, daemon_info=nothing, latest_loop=lambda: None, wake=lambda: None, checks=nothing,
         routes=nothing, policies_view=nothing, validator=nothing,
         projects_in_force=nothing, project_sync=nothing, test_notifications=nothing,
+        collect_s=nothing,
     )  # fmt: skip
     done = 0
 

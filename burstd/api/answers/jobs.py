@@ -56,11 +56,14 @@ class JobDetailView(AnswerView):
     asks: str
     remarks: list[RemarkView]
     nodes: list[NodeView]
-    """Claims made for it, past ones included, newest first."""
+    """Claims made for it, then others that it ran on; past ones included, newest first."""
     cost: list[Money] = []
     """What its machines have cost so far; of those that were made for several jobs its part of the bill."""
     use: JobUseView | None = None
     """What it used, which burstctl adds from /v1/jobs/JOB/use; None: nothing is known."""
+    no_use: str = ""
+    """Why nothing is known of what a running job uses, in words; empty: something is, or none of its nodes is a
+    cloud's."""
     measured_parts: list[str] = []
     """Of an array or a het job, tasks or components that have figures of their own, the latest."""
 

@@ -6,13 +6,15 @@ from fastapi import APIRouter
 
 from burstd.api.answers.base import money_view
 from burstd.api.answers.job_use import GpuUseView, JobPlotView, JobUseView, NodeUseView, UseSeriesView
-from burstd.api.answers.text import plural
+from burstd.api.answers.text import abbreviated_list, plural
 from burstd.api.auth import Caller
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep
 from burstd.api.job_use_plot import MAX_NODES, job_use_svg
 from burstd.api.routers.jobs import annotated_queue, require_visible_job
 from burstd.domain.job_use import GpuUse, JobUse, NodeUse, Series
+from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job_history import requested_gpus
 from burstd.planner.explain.use_advice import use_advice
 
 router = APIRouter(prefix="/v1")
@@ -22,7 +24,7 @@ router = APIRouter(prefix="/v1")
 def get_job_use(job_id: str, caller: CallerDep, backend: BackendDep, series: bool = False) -> JobUseView:
     """What the last run of a job used so far, also after it has left the queue; ``series``: with figures over time."""
     use = visible_job_use(job_id, caller, backend, series_nodes=None if series else 0)
-    return job_use_view(use, backend.now(), series=series)
+    return job_use_view(use, backend.now(), series=series, job=annotated_queue(backend).find_job(job_id))
 
 
 @router.get("/jobs/{job_id}/use/plot")
@@ -49,8 +51,8 @@ def visible_job_use(job_id: str, caller: Caller, backend: Backend, *, series_nod
     )
 
 
-def job_use_view(use: JobUse, now: float, *, series: bool) -> JobUseView:
-    """A run in an answer."""
+def job_use_view(use: JobUse, now: float, *, series: bool, job: Job | None = None) -> JobUseView:
+    """A run in an answer; ``job``: as it stands in the queue."""
     return JobUseView.from_fields(
         use,
         now=now,
@@ -59,11 +61,11 @@ def job_use_view(use: JobUse, now: float, *, series: bool) -> JobUseView:
         gpu_idle_seconds=round(use.gpu_idle_s, 1),
         gpu_idle_cost=[money_view(amount, currency) for currency, amount in sorted(use.gpu_idle_cost().items())],
         advice=list(use_advice(use)),
-        missing=_missing(use),
+        missing=_missing(use, job),
     )
 
 
-def _missing(use: JobUse) -> str:
+def _missing(use: JobUse, job: Job | None) -> str:
     silent, cut = use.nodes_allocated - len(use.nodes), sum(node.cut for node in use.nodes)
     found = []
     if silent > 0:
@@ -73,6 +75,9 @@ def _missing(use: JobUse) -> str:
     if cut:
         whose = "its last figures" if use.nodes_allocated == 1 else f"the last figures of {plural(cut, 'node')}"
         found.append(f"{whose} are missing")
+    if job is not None and job.restarts == use.restarts and use.nodes and not use.gpus and requested_gpus(job):
+        where = abbreviated_list([node.node for node in use.nodes])
+        found.append(f"its GPUs have no figures (nvidia-smi on {where} is missing or does not list them)")
     return ", and ".join(found)
 
 

@@ -25,7 +25,7 @@ from burstd.api.answers.jobs import (
     RemarkView,
     ServingView,
 )
-from burstd.api.answers.text import utc_clock_text
+from burstd.api.answers.text import abbreviated_list, rough_duration_text, utc_clock_text
 from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import SLICE, Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, ListLimit, ListOffset, require_latest_loop
@@ -195,12 +195,39 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
         job=queue.to_view(job) if job is not None else None,
         asks=request_text(job) if job is not None else "",
         remarks=_with_idle_act(said, _idle_act(job_id, job, remarks, backend)),
-        nodes=[views.claim_view(claim, in_slurm=claim.state != "gone") for claim in claims],
+        nodes=[
+            views.claim_view(claim, in_slurm=claim.state != "gone")
+            for claim in (*claims, *_other_machines(job_id, claims, caller, backend))
+        ],
         cost=sum_by_currency(
             (cost, currency) for currency, cost in reader.job_cost(job_id, "" if caller.admin else caller.user).items()
         ),
+        no_use=_no_use(queue, job, backend),
         measured_parts=[part for part, user in reader.job_use_parts(job_id) if caller.can_see_user(user)],
     )
+
+
+def _no_use(queue: AnnotatedQueue, job: Job | None, backend: Backend) -> str:
+    """Why there are no figures of a job that runs on machines of a cloud."""
+    if job is None or job.state is not JobState.RUNNING or job.id in queue.snapshot.job_use:
+        return ""
+    nodes = sorted({claim.slot for claim in queue.snapshot.claims}.intersection(job.node_list))
+    collect_s = backend.collect_s()
+    if not nodes:
+        return ""
+    if collect_s is None:
+        return "nodes do not measure ([sampler] enabled)"
+    left_s = job.start + collect_s - queue.snapshot.now
+    if left_s > 0:
+        return f"no figures so far, the first come {rough_duration_text(left_s)}"
+    return f"{abbreviated_list(nodes)} sent no figures so far: burstd's log says why (python3 in the image?)"
+
+
+def _other_machines(job_id: str, made: Sequence[Claim], caller: Caller, backend: Backend) -> list[Claim]:
+    """Machines that the job ran on, and that were not made for it, newest first."""
+    runs = backend.reader.runs_of_jobs({job_id})
+    ids = {run.claim_id for run in runs if caller.can_see_user(run.payer.user)} - {claim.id for claim in made}
+    return sorted(backend.reader.claims_by_id(ids), key=lambda claim: -claim.created)
 
 
 @router.get("/jobs/{job_id}/explanation")

@@ -13,6 +13,7 @@ from burstd.api.answers.text import (
     abbreviated_list,
     ago,
     duration_text,
+    money_sums_text,
     money_text,
     plural,
     rough_duration_text,
@@ -22,7 +23,7 @@ from burstd.cli.commands.job_output import job_logs
 from burstd.cli.commands.job_shell import job_shell
 from burstd.cli.commands.job_use import find_use, print_use, write_plot
 from burstd.cli.output import ConsoleOutput, styled_state
-from burstd.cli.session import ApiClient, JobArgument, with_client
+from burstd.cli.session import ApiClient, ExitCode, JobArgument, with_client
 
 if TYPE_CHECKING:
     from burstd.api.answers.jobs import (
@@ -86,10 +87,14 @@ def _print_jobs(out: ConsoleOutput, answer: JobsView) -> None:
 def show_job(
     burstd: ApiClient,
     job_id: JobArgument,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write plots of what it used.")] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Write plots of what it used; - prints them.")
+    ] = None,
 ) -> None:
     """One job: what it asks for, what was decided, its nodes, and what it used (also after it has ended)."""
     if svg is not None:
+        if burstd.json:
+            burstd.fail(ExitCode.USAGE, "--svg writes plots in the place of the answer: leave --json out.")
         write_plot(burstd, job_id, svg)
         return
     from burstd.api.answers.jobs import JobDetailView
@@ -103,6 +108,8 @@ def _print_job(out: ConsoleOutput, answer: JobDetailView) -> None:
     now, job = answer.now, answer.job
     if job is None:
         out.line((f"Job {answer.id}", "bold"), " has left the queue.")
+        if answer.cost:
+            out.note(f"It cost {money_sums_text(answer.cost)}.")
     else:
         waits = f" for {duration_text(job.waiting_s)}" if job.waiting_s is not None else ""
         out.pairs([
@@ -113,16 +120,20 @@ def _print_job(out: ConsoleOutput, answer: JobDetailView) -> None:
             ("state", job.state.lower() + waits),
             ("Slurm says", job.slurm_reason),
             ("nodes", abbreviated_list(job.nodes, 20)),
+            ("cost so far", money_sums_text(answer.cost) if answer.cost else ""),
         ])  # fmt: skip
     _print_remarks(out, answer)
     if answer.nodes:
         out.blank()
-        out.table(("NODE", "STATE", "SINCE>", "COST>", "OFFER", "REASON*"), [
+        out.table(("NODE", "STATE", "SINCE>", "MACHINE COST>", "OFFER", "REASON*"), [
             (n.slot, styled_state(n.state), ago(n.since, now), money_text(n.cost), n.offer, n.reason)
             for n in answer.nodes
         ])  # fmt: skip
     if answer.use is not None:
         print_use(out, answer.use)
+    elif answer.no_use:
+        out.blank()
+        out.line(("Used", "bold"), f": {answer.no_use}")
     elif answer.measured_parts:
         out.blank()
         out.line(("Used", "bold"), f" by its parts: burstctl job show {abbreviated_list(answer.measured_parts)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_NODES = 10
 """Of a job on more, those are printed that used least."""
+_LITTLE_IDLE_S = 360.0
+"""Of less idle time, over all GPUs, no sum is printed: it is 0.0 hours, or nearly."""
 _SHARES = {"mig": "part (MIG)", "shard": "shared"}
 
 
@@ -28,8 +31,11 @@ def find_use(burstd: ApiClient, job_id: str) -> Any:
 
 
 def write_plot(burstd: ApiClient, job_id: str, file: Path) -> None:
-    """Writes the picture; ends the program where that cannot be."""
+    """Writes the picture, to standard output where ``file`` is ``-``; ends the program where that cannot be."""
     answer = burstd.get_json(f"/jobs/{job_id}/use/plot")
+    if str(file) == "-":
+        sys.stdout.write(f"{answer['svg']}\n")
+        return
     try:
         file.write_text(str(answer["svg"]), encoding="utf-8")
     except OSError as error:
@@ -56,7 +62,7 @@ def print_use(out: ConsoleOutput, use: JobUseView) -> None:
     if gpus:
         out.blank()
         out.table(("NODE", "GPU>", "MODEL", "MEAN>", "PEAK>", "MEMORY>", "OF>", "IDLE>", "IDLE NOW>", ""), gpus)
-    if use.gpu_idle_seconds:
+    if use.gpu_idle_seconds >= _LITTLE_IDLE_S:
         cost = " and ".join(money_text(amount) for amount in use.gpu_idle_cost)
         paid = f", which cost about {cost}" if cost else ""
         hours = use.gpu_idle_seconds / 3600

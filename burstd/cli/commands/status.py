@@ -60,7 +60,7 @@ def print_status(out: ConsoleOutput, answer: StatusView) -> None:
     if answer.idle_gpus is not None:
         idle = answer.idle_gpus
         cost = f", {money_sums_text(idle.cost_per_hour)}/h" if idle.cost_per_hour else ""
-        out.note(f"{plural(idle.gpus, 'GPU')} of {plural(idle.jobs, 'job')} idle{cost}", "yellow")
+        out.line((f"{plural(idle.gpus, 'GPU')} of {plural(idle.jobs, 'job')} idle{cost}", "yellow"))
     for text in answer.projects[:_MAX_PROJECTS]:
         out.line(text)
     if len(answer.projects) > _MAX_PROJECTS:
