@@ -396,7 +396,7 @@ def test_pins(case: str, pins: tuple[Pin, ...], jobs: int, there: tuple[Any, ...
 def test_a_ceiling_never_splits_a_gang() -> None:
     found = target(job("1", exclusive=True, priority=2), job("2", nodes=2, cpus=2), pins=(pin(2, "ceiling"),))
     assert wants(found) == [("cpu", 1, ("1",))]
-    assert last_verdict(found, "2") == ("wait", "burstctl scale cpu 2 (ceiling, by root)")
+    assert last_verdict(found, "2") == ("wait", "an administrator keeps pool cpu at no more than 2 nodes")
 
 
 def test_a_drained_node_does_not_count_as_kept() -> None:

@@ -14,7 +14,7 @@ from burstd.domain.cloud.offer import Hardware
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.snapshot import Snapshot, Unavailable
+from burstd.domain.snapshot import Pin, Snapshot, Unavailable
 from burstd.planner.explain.explain import Explanation, explain_job
 from burstd.planner.offers.offers import next_breaker
 from burstd.planner.policy_chain import make_target
@@ -72,7 +72,14 @@ def test_claims_and_nodes_that_serve_it() -> None:
         ),
         ("it rests", {}, {"breakers": (RESTS,)}, "wait", "wait: burstd retries failed offers"),
         ("no slot", {}, {"drained_slots": frozenset({"cpu1", "cpu2", "cpu3", "cpu4"})}, "wait", "wait for a slot"),
-        ("on hold", {}, {"paused": "burstctl hold by root"}, "wait", "burstctl unhold"),
+        ("on hold", {}, {"paused": "burstctl hold by root"}, "wait", "burstctl unhold (administrators only)"),
+        (
+            "pinned",
+            {},
+            {"pins": (Pin("cpu", 0, "exact", None, "root", NOW),)},
+            "wait",
+            "burstctl scale cpu --clear (administrators only)",
+        ),
     ],
 )
 def test_what_would_help(

@@ -213,9 +213,11 @@ _POLICY_REMEDIES: Mapping[str, tuple[str, ...]] = {
         "raise the rate in [policies.throttle] of burstd.toml (administrators only)",
     ),
     "wait_aware": ("wait: the site's own nodes are expected to start it soon",),
-    "projects": ("wait: GPUs come back when jobs of other projects end", "burstctl project set NAME --quota GPUS"),
-    "pin": ("burstctl scale POOL --clear",),
-    "hold": ("burstctl unhold",),
+    "projects": (
+        "wait: GPUs come back when jobs of other projects end",
+        "burstctl project set NAME --quota GPUS (administrators only)",
+    ),
+    "hold": ("burstctl unhold (administrators only)",),
     "chain": ("wait for a free slot",),
     "mounts": ("correct what the reason names: Slurm starts the job again about two minutes after its last try",),
 }
@@ -229,6 +231,10 @@ def _remedies(snapshot: Snapshot, job: Job, last: Remark) -> tuple[str, ...]:
         return (f"burstctl stage status {job.id}",)
     if last.by == "mounts" and job.held:
         return (f"correct what the reason names, then: scontrol release {job.het_job_id or job.id}",)
+    if last.by == "pin":
+        serving = (name for name, pool in snapshot.pools.items() if not set(pool.partitions).isdisjoint(job.partitions))
+        pinned = {pin.pool for pin in snapshot.pins if pin.kind != "floor"}
+        return tuple(f"burstctl scale {name} --clear (administrators only)" for name in serving if name in pinned)
     if last.by == "demand":
         remedy = reason_of(job, snapshot).remedy.replace("JOBID", job.id)
         return (remedy,) if remedy else ()

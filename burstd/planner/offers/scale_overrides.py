@@ -6,6 +6,7 @@ from collections.abc import Container
 from dataclasses import replace
 
 from burstd.domain.claim import USABLE, Cause, Claim, ClaimState
+from burstd.domain.clock import until_text
 from burstd.domain.plugins.policy import NodeRelease, Remark, Target, Want, remarks_on_dropped_want
 from burstd.domain.snapshot import Pin, SlurmView, Snapshot
 
@@ -50,7 +51,7 @@ def _floor(snapshot: Snapshot, target: Target, pool: str, least: Pin) -> Target:
         wants = [Want(pool, 1, Cause.PIN, why, offers) for _ in range(missing)]
         remarks.append(Remark("pin", f"pool:{pool}", "add", f"{missing} node(s): {why}"))
     elif missing > 0:
-        remarks.append(Remark("pin", f"pool:{pool}", "wait", f"{missing} node(s) for {why}: no offer available"))
+        remarks.append(Remark("pin", f"pool:{pool}", "wait", f"{missing} node(s) wait: no offer available; {why}"))
     return replace(
         target,
         wants=(*target.wants, *wants),
@@ -104,4 +105,7 @@ def _idle(snapshot: Snapshot, claim: Claim) -> bool:
 
 
 def _override_text(pin_: Pin) -> str:
-    return f"burstctl scale {pin_.pool} {pin_.nodes} ({pin_.kind}, by {pin_.by})"
+    nodes = "1 node" if pin_.nodes == 1 else f"{pin_.nodes} nodes"
+    amount = {"exact": "exactly ", "floor": "no fewer than ", "ceiling": "no more than "}[pin_.kind] + nodes
+    until = f" {until_text(pin_.until)}" if pin_.until is not None else ""
+    return f"an administrator keeps pool {pin_.pool} at {amount}{until}"
