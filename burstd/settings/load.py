@@ -305,7 +305,8 @@ def _secret_fault(path: Path) -> str:
     except OSError as error:
         return f"the file {path} cannot be used ({error.strerror})"
     if not readable:
-        return f"the file {path} cannot be read by {_me()}, as whom this runs"
+        remedy = "burstd's user must (check as root, or with --no-files)"
+        return f"the file {path} cannot be read by {_me()}, as whom this runs; {remedy}"
     if not stat.S_ISREG(found.st_mode):
         return f"{path} is no regular file"
     if found.st_mode & 0o007:

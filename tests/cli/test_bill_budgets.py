@@ -52,7 +52,8 @@ def test_an_administrator_sees_all(run: Run) -> None:
     assert "BUDGET PERIOD LIMIT SPENT PROMISED LEFT" in rows
     assert "whole site month 100.00 EUR 12.50 EUR 3.25 EUR 84.25 EUR" in rows
     assert "project atlas month 100.00 EUR 12.50 EUR 3.25 EUR 84.25 EUR" in rows
-    answer = json.loads(run("bill", "--by", "account", "--json").out)
+    answer = json.loads(run("bill", "--by", "project", "--json").out)
+    assert answer["group"] == "account"
     assert [(b["kind"], b["name"]) for b in answer["budgets"]] == [(b.kind, b.name) for b in BUDGETS]
 
 

@@ -371,6 +371,7 @@ def test_a_key_that_this_user_cannot_read_is_named(tmp_path: Path) -> None:
     finally:
         os.seteuid(me)
     assert f"the file {key} cannot be read by user " in str(fault)
+    assert "(check as root, or with --no-files)" in str(fault)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -209,6 +209,7 @@ class BillGroup(StrEnum):
 
     USER = "user"
     ACCOUNT = "account"
+    PROJECT = "project"
     JOB = "job"
     PARTITION = "partition"
     POOL = "pool"
@@ -220,7 +221,7 @@ class BillGroup(StrEnum):
 @with_client
 def bill(
     burstd: ApiClient,
-    by: Annotated[BillGroup, typer.Option(help="Split it by this.")] = BillGroup.USER,
+    by: Annotated[BillGroup, typer.Option(help="Split it by this; project is account.")] = BillGroup.USER,
     since: Annotated[
         str, typer.Option(metavar="TIME", help="From the day of: 7d (ago), 2026-09-01; default: this month.")
     ] = "",
@@ -232,7 +233,7 @@ def bill(
     """
     from burstd.api.answers.plan import BillView
 
-    params: dict[str, str | int | float] = {"group": by.value}
+    params: dict[str, str | int | float] = {"group": "account" if by is BillGroup.PROJECT else by.value}
     params |= burstd.parse_times(UTC, since=since, until=until)
     if until:
         # The bill ends with a day, and midnight is the end of the day before.
