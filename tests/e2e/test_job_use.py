@@ -159,6 +159,7 @@ def test_a_job_that_does_not_use_its_gpu_is_warned_and_then_cancelled(site: Site
         event["new"] for event in site.api("/v1/events?limit=10000")["events"] if event["subject"] == f"job:{idle}"
     ]
     assert [new for new in events if new.startswith("idle gpus")] == ["idle gpus", "idle gpus: cancelled"]
+    assert "; burstd cancelled the job at " in " ".join(site.burstctl("explain", idle, user="ada").stdout.split())
 
     def news() -> list[tuple[str, str]]:
         lines = site.cluster.head.run(["cat", MESSAGES], check=False).stdout.splitlines()
