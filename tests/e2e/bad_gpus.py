@@ -103,6 +103,8 @@ def check_overhead(site: BaseSite, bad: Sequence[str]) -> Decimal:
         failed = {line["key"]: cost([p for p in line["parts"] if p["kind"] == "failed"]) for line in some}
         mine = {key: amount for key, amount in failed.items() if amount}
         assert mine == {NAME: wasted} if group == "pool" else [*mine] == [""] and mine[""] >= wasted
-        assert cost(lines(group)) == cost(lines("claim"))
+        # Machines that are up cost more with each look.
+        before, whole, after = cost(lines("claim")), cost(lines(group)), cost(lines("claim"))
+        assert before <= whole <= after
     assert wasted > 0
     return wasted
