@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 MAX_WAIT_S = 2.0
-"""For so long, in seconds, all told, an answer waits for decisions."""
+"""For so long, in seconds, each part of an answer waits for decisions; what all callers share is a part."""
 SLICE = 250
 """Items of a long list that an answer works on before it looks again whether a decision is being made."""
 COMMAND_TIMEOUT_S = 20.0
@@ -102,7 +102,7 @@ class Backend:
         return self.clock.now()
 
     def precedence(self) -> DecisionPrecedence:
-        """Of one answer."""
+        """Of one part of an answer."""
         return DecisionPrecedence(self.between_decisions, MAX_WAIT_S)
 
     def once_per_loop(self, loop: tuple[Snapshot, Plan], make: Callable[[Backend, tuple[Snapshot, Plan]], T]) -> T:

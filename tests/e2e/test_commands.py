@@ -80,7 +80,7 @@ def test_explain_names_why_a_job_waits(site: Site) -> None:
     held = site.submit("-p burst -C solo -c1 --mem=100 -t5 --hold", user="bob")
     site.wait(lambda: len(site.api("/v1/jobs")["jobs"]) == 2, 10, "burstd knows the jobs")
     limit = "node limit of user bob is 0"
-    site.wait(lambda: limit in site.told("explain", limited), 20, "the limit is named")
+    site.wait(lambda: limit in site.burstctl_in_process("explain", limited), 20, "the limit is named")
     said = site.burstctl_json("explain", held)
     assert "held by its user" in said["slurm"]
     assert any("scontrol release" in remedy for remedy in said["remedies"])
@@ -193,7 +193,9 @@ def _two_pools_in_turn(site: Site, figure: Callable[[str], None]) -> None:
     looks = f"{SET_COMMENT % f'ls {left} 2>&1 | grep -c cannot'}; sleep 2"
     second = site.submit(f"{words} -C solo --dependency=afterany:{first}", looks)
     site.wait_job(first)
-    site.wait(lambda: "handed over" in " ".join(site.told("explain", second).split()), 20, "explain says so")
+    site.wait(
+        lambda: "handed over" in " ".join(site.burstctl_in_process("explain", second).split()), 20, "explain says so"
+    )
     site.wait_job(second, ["RUNNING"])
     assert site.instances() == [machine]
     shown = " ".join(site.burstctl("node", "show", "solo1").stdout.split())

@@ -199,7 +199,7 @@ def test_an_image_of_a_registry_is_converted_once_for_all_who_may_read_it(site: 
     jobs = {user: submit(site, "-p burst", user, from_registry("lab/tools:many")) for user in ("ada", "bob")}
 
     def explained() -> str:
-        return " ".join(site.told("explain", job) for job in jobs.values())
+        return " ".join(site.burstctl_in_process("explain", job) for job in jobs.values())
 
     site.wait(lambda: "is being converted" in explained(), 60, "one is converted")
     site.wait(lambda: "until other images are converted" in explained(), 60, "one waits")
@@ -288,7 +288,7 @@ def test_a_node_without_apptainer_is_named(site: Site) -> None:
     site.wait(lambda: any(e["new"] == "reloaded" for e in events(site, "daemon")), 10, "it is taken")
     job = submit(site, "-p burst")
     reason = "the node has no apptainer-2, which #BURST container needs"
-    site.wait(lambda: reason in site.told("stage", "status", job), 60, "its start is refused")
+    site.wait(lambda: reason in site.burstctl_in_process("stage", "status", job), 60, "its start is refused")
     assert site.job(job)["JobState"] == "PENDING"
     site.cluster.sh(f"scancel {job}", "ada")
     wait_all_gone(site)

@@ -347,7 +347,7 @@ def test_the_next_pod_reads_what_the_last_one_wrote(site: OpenShiftSite) -> None
     second = with_volume(site, "corpus", SET_COMMENT % "{ stat -c %U:%a .; cat log; ls; } | xargs")
     claim = running(site, first)
     why = f"in use by job {first}"
-    site.wait(lambda: why in site.told("explain", second), PATIENCE_S, "explain says why")
+    site.wait(lambda: why in site.burstctl_in_process("explain", second), PATIENCE_S, "explain says why")
     assert claims_of(site, second) == [], "nothing is paid for a job that waits"
     (volume,) = volumes(site)
     made = things(site, "claim")["claim", BURST, f"lab-{volume['id']}"]

@@ -125,7 +125,7 @@ def test_the_main_path(site: Site) -> None:
     waiting = site.cluster
     site.wait(lambda: waiting.sh(f"squeue -h -j {job} -o %r").strip() == "BurstBufferStageIn", 20, "Slurm's reason")
     # One look: between two of them a busy machine may have sent it.
-    site.wait(lambda: "to the store" in site.told("stage", "status", job), 20, "it is shown on its way")
+    site.wait(lambda: "to the store" in site.burstctl_in_process("stage", "status", job), 20, "it is shown on its way")
     assert not site.job(job).get("NodeList", "").replace("(null)", "")
     site.wait_job(job)
     row = stage(site, job)

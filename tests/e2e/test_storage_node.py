@@ -66,7 +66,7 @@ def ends_well(site: Site, job: str) -> None:
 def test_it_comes_for_a_job_and_goes_when_its_output_is_home(site: Site) -> None:
     assert not site.instances()
     job = submit(site)
-    site.wait(lambda: "waits for the storage node" in site.told("stage", "status", job), 30, "waits")
+    site.wait(lambda: "waits for the storage node" in site.burstctl_in_process("stage", "status", job), 30, "waits")
     site.wait(lambda: is_open(site), 60, "the storage node is there")
     [pool] = [p for p in site.burstctl_json("status")["pools"] if p["name"] == NODE]
     assert (pool["partitions"], pool["slots"], pool["open"]) == ([], 1, 1)

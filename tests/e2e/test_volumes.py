@@ -86,8 +86,10 @@ def test_the_next_job_reads_what_the_last_one_wrote(site: Site) -> None:
     first = submit(site, "id -un; ls -A; echo one > log; until [ -e go ]; do sleep 0.2; done", "corpus 1G")
     second = submit(site, "stat -c %U . log; cat log; echo two >> log")
     site.wait_job(first, ["RUNNING"])
-    site.wait(lambda: f"in use by job {first}" in site.told("explain", second), 20, "explain says why")
-    site.wait(lambda: f"in use by job {first}" in site.told("stage", "status", second), 20, "so does stage")
+    site.wait(lambda: f"in use by job {first}" in site.burstctl_in_process("explain", second), 20, "explain says why")
+    site.wait(
+        lambda: f"in use by job {first}" in site.burstctl_in_process("stage", "status", second), 20, "so does stage"
+    )
     assert site.cluster.sh(f"squeue -h -j {second} -o %r").strip() == "BurstBufferStageIn"
     assert claims_of(site, second) == [], "nothing is paid for a job that waits"
     assert (volume(site)["state"], volume(site)["job_id"]) == ("in_use", first)

@@ -312,7 +312,7 @@ class BaseSite(ABC):
         """What ``burstctl ... --json`` answers."""
         return json.loads(self.burstctl(*words, "--json").stdout)
 
-    def told(self, *words: str) -> str:
+    def burstctl_in_process(self, *words: str) -> str:
         """What burstctl prints, run in this process: for a question that is asked until the answer is right."""
         return CliRunner().invoke(app, ["--socket", str(self.cluster.head.path(_SOCKET)), *words]).stdout
 

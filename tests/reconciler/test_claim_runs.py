@@ -50,7 +50,7 @@ def ended(end: float, **fields: Any) -> Job:
     return job(state=JobState.COMPLETED, end=START + end, **fields)
 
 
-def look(
+def snap(
     at: float, *jobs: Job, over: tuple[Job, ...] = (), node: Node = NODE, claim_id: str = "c1", created: float = 0
 ) -> Snapshot:
     claim: Claim = replace(planned(claim_id), state=ClaimState.IN_SERVICE, billed_from=START + created)
@@ -77,30 +77,30 @@ def on_record(store: Store) -> list[tuple[str, float, float | None, int]]:
 @pytest.mark.parametrize(
     ("case", "looks", "runs"),
     [
-        ("it runs", [look(20, job()), look(30, job())], [("17", 10, None)]),
-        ("it waits, or its output is on its way", [look(20, job(state=JobState.PENDING)),
-                                                   look(30, job(state=JobState.STAGE_OUT))], []),
-        ("slurmctld tells when it ended", [look(20, job()), look(60, over=(ended(45),))], [("17", 10, 45)]),
-        ("it came and went between two looks", [look(20), look(60, over=(ended(45),)), look(70, over=(ended(45),))],
+        ("it runs", [snap(20, job()), snap(30, job())], [("17", 10, None)]),
+        ("it waits, or its output is on its way", [snap(20, job(state=JobState.PENDING)),
+                                                   snap(30, job(state=JobState.STAGE_OUT))], []),
+        ("slurmctld tells when it ended", [snap(20, job()), snap(60, over=(ended(45),))], [("17", 10, 45)]),
+        ("it came and went between two looks", [snap(20), snap(60, over=(ended(45),)), snap(70, over=(ended(45),))],
          [("17", 10, 45)]),
-        ("it was on the machine before", [look(90, over=(ended(45),), created=60)], []),
+        ("it was on the machine before", [snap(90, over=(ended(45),), created=60)], []),
         ("slurmctld has forgotten it, and its node is idle",
-         [look(20, job()), look(900, node=replace(IDLE, last_busy=START + 333))], [("17", 10, 333)]),
-        ("slurmctld has forgotten it, and its node is busy", [look(20, job()), look(900)], [("17", 10, 20)]),
-        ("another was on its node since", [look(20, job()), look(900, over=(ended(890, id="18", run_start=9),),
+         [snap(20, job()), snap(900, node=replace(IDLE, last_busy=START + 333))], [("17", 10, 333)]),
+        ("slurmctld has forgotten it, and its node is busy", [snap(20, job()), snap(900)], [("17", 10, 20)]),
+        ("another was on its node since", [snap(20, job()), snap(900, over=(ended(890, id="18", run_start=9),),
                                                                   node=replace(IDLE, last_busy=START + 890))],
          [("17", 10, 20), ("18", 10, 890)]),
         ("burstd's clock was put right meanwhile",
-         [look(60, over=(ended(45),)), look(70, over=(ended(75, start=START + 40),))], [("17", 10, 45)]),
-        ("cancelled while it waited", [look(20), look(60, over=(ended(50, start=START + 50, node_list=()),))], []),
-        ("requeued, and cancelled then", [look(20), look(60, over=(ended(50.00001, start=START + 50),))], []),
-        ("it begins anew", [look(20, job()), look(30, AGAIN)], [("17", 10, 20), ("17", 25, None)]),
+         [snap(60, over=(ended(45),)), snap(70, over=(ended(75, start=START + 40),))], [("17", 10, 45)]),
+        ("cancelled while it waited", [snap(20), snap(60, over=(ended(50, start=START + 50, node_list=()),))], []),
+        ("requeued, and cancelled then", [snap(20), snap(60, over=(ended(50.00001, start=START + 50),))], []),
+        ("it begins anew", [snap(20, job()), snap(30, AGAIN)], [("17", 10, 20), ("17", 25, None)]),
         ("Slurm counts a requeue before its end",
-         [look(20, job()), look(30, job(state=JobState.COMPLETING, restarts=1))], [("17", 10, None)]),
-        ("the clock was set back", [look(20, job()), look(30, job(start=START - 3000))], [("17", 10, None)]),
-        ("slurm is away", [look(20, job()), replace(look(30), slurm=Unavailable("no", 0.0)), look(40, job())],
+         [snap(20, job()), snap(30, job(state=JobState.COMPLETING, restarts=1))], [("17", 10, None)]),
+        ("the clock was set back", [snap(20, job()), snap(30, job(start=START - 3000))], [("17", 10, None)]),
+        ("slurm is away", [snap(20, job()), replace(snap(30), slurm=Unavailable("no", 0.0)), snap(40, job())],
          [("17", 10, None)]),
-        ("two", [look(20, job(), NEXT), look(30, NEXT, over=(ended(29),))],
+        ("two", [snap(20, job(), NEXT), snap(30, NEXT, over=(ended(29),))],
          [("17", 10, 29), ("18", 11, None)]),
     ],
 )  # fmt: skip
