@@ -126,7 +126,7 @@ tail -n 1 forward; echo "code $code"
 
 def test_a_port_of_a_job_is_brought_to_its_owner(site: Site) -> None:
     job = site.submit("-p burst -C solo -c1 --mem=200 -t5", _SERVER)
-    site.wait(lambda: site.api("/v1/jobs")["jobs"][0]["state"] == "RUNNING", 60, "burstd sees it run")
+    site.wait(lambda: [j["state"] for j in site.api("/v1/jobs")["jobs"]] == ["RUNNING"], 60, "burstd sees it run")
     for user, code in (("bob", ExitCode.FORBIDDEN), ("root", ExitCode.NEGATIVE)):
         refused = site.burstctl("route", "open", job, "8123", user=user, check=False)
         assert refused.returncode == code, refused.stderr
