@@ -317,7 +317,7 @@ def _types(site: OpenShiftSite, block: Block, job: str = "4711") -> str:
 def _notebook(site: OpenShiftSite) -> None:
     begin, forward, route = _section(NOTEBOOK, "ada", "ada", "ada")
     job = _types(site, begin).split()[-1]
-    site.wait(lambda: site.api("/v1/jobs")["jobs"][0]["state"] == "RUNNING", 60, "burstd sees it run")
+    site.wait(lambda: [j["state"] for j in site.api("/v1/jobs")["jobs"]] == ["RUNNING"], 60, "burstd sees it run")
     words = ["bash", "-c", _words(forward, job)]
     with site.cluster.head.popen(words, user="ada", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as carries:
         assert carries.stdout is not None
