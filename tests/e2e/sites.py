@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from burstd.api.auth import base_job_id
 from burstd.db import LoggedEvent, StoreReader, replay_claims
 from burstd.domain.claim import Claim
 from burstd.runtime.clock import SteadyClock
@@ -113,7 +114,9 @@ def claims_of(site: BaseSite, job: str) -> list[dict[str, Any]]:
         if error.response.status_code != httpx.codes.NOT_FOUND:
             raise
         nodes = []  # burstd has not looked at the queue since
-    return sorted(nodes, key=lambda n: (n["created"], n["claim"]))
+    # The answer has the machines too that it ran on and that are made for others.
+    made = [n for n in nodes if base_job_id(job) in map(base_job_id, n["jobs"])]
+    return sorted(made, key=lambda n: (n["created"], n["claim"]))
 
 
 @dataclass(frozen=True, slots=True)

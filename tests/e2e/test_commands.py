@@ -193,9 +193,7 @@ def _two_pools_in_turn(site: Site, figure: Callable[[str], None]) -> None:
     looks = f"{SET_COMMENT % f'ls {left} 2>&1 | grep -c cannot'}; sleep 2"
     second = site.submit(f"{words} -C solo --dependency=afterany:{first}", looks)
     site.wait_job(first)
-    site.wait(
-        lambda: "handed over" in " ".join(site.burstctl_in_process("explain", second).split()), 20, "explain says so"
-    )
+    site.wait(lambda: "handed over" in site.burstctl_in_process("explain", second), 20, "explain says so")
     site.wait_job(second, ["RUNNING"])
     assert site.instances() == [machine]
     shown = " ".join(site.burstctl("node", "show", "solo1").stdout.split())

@@ -137,7 +137,7 @@ def set_line_timeout(site: Site, line: str) -> None:
 def test_a_folder_that_nodes_do_not_show_is_told_before_the_start(site: Site) -> None:
     number = site.cluster.sh(f"cd /var && sbatch --parsable -H {WORDS} --wrap true", "ada").strip()
     text = "working directory /var is not shown on nodes of pools gpu, cpu"
-    site.wait(lambda: text in " ".join(site.burstctl_in_process("explain", number).split()), 20, "it is told")
+    site.wait(lambda: text in site.burstctl_in_process("explain", number), 20, "it is told")
     site.wait(lambda: text in site.cluster.sh(f"squeue -h -o %k -j {number}"), 20, "its comment says so")
 
 
@@ -312,9 +312,7 @@ def test_a_home_that_cannot_be_mounted_is_explained_and_the_job_held(site: Site)
             site.cluster.sh(f"scontrol update jobid={number} starttime=now+3")
             site.wait(partial(shows, site, number, restarts), 60, "its start is refused again")
         site.wait(lambda: "JobHeldUser" in site.cluster.sh(f"squeue -h -o %r -j {number}"), 30, "it is held")
-        site.wait(
-            lambda: "it is held" in " ".join(site.burstctl_in_process("explain", number).split()), 30, "it is told"
-        )
+        site.wait(lambda: "it is held" in site.burstctl_in_process("explain", number), 30, "it is told")
         assert f"then: scontrol release {number}" in " ".join(site.burstctl("explain", number).stdout.split())
     finally:
         site.cluster.sh("chmod 755 /usr/lib/openssh/sftp-server")

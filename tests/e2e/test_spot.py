@@ -167,7 +167,7 @@ def test_a_job_outlives_its_gpus(site: Site, figure: Callable[[str], None]) -> N
     pid = box.run(["pgrep", "-x", "-o", "sleep", "-u", "ada"]).stdout.split()[0]
     box.run(["tee", KERNEL_LOG], input=HARMLESS.replace("pid=1", f"pid={pid}"))
     note = f"it has met Xid 31 on GPU 0000:2b:00.0 of {first['slot']}"
-    site.wait(lambda: note in " ".join(site.burstctl_in_process("explain", job).split()), 60, "a note of its Xid")
+    site.wait(lambda: note in site.burstctl_in_process("explain", job), 60, "a note of its Xid")
     box.run(["tee", KERNEL_LOG], input=FELL_OFF)
     drained = seconds_until(site, lambda: reason(site, first["slot"]).endswith("Z, jobs are requeued"), 60, "drained")
     assert reason(site, first["slot"]).startswith("burstd: unhealthy, Xid 79 on GPU 0000:2b:00.0 at 20")

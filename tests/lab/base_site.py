@@ -313,8 +313,12 @@ class BaseSite(ABC):
         return json.loads(self.burstctl(*words, "--json").stdout)
 
     def burstctl_in_process(self, *words: str) -> str:
-        """What burstctl prints, run in this process: for a question that is asked until the answer is right."""
-        return CliRunner().invoke(app, ["--socket", str(self.cluster.head.path(_SOCKET)), *words]).stdout
+        """The words that burstctl prints, a space between, wherever its lines end.
+
+        It runs in this process: for a question that is asked until the answer is right.
+        """
+        done = CliRunner().invoke(app, ["--socket", str(self.cluster.head.path(_SOCKET)), *words])
+        return " ".join(done.stdout.split())
 
     def api(self, path: str, **params: str | float) -> Any:
         """What the control interface answers to root."""

@@ -130,8 +130,9 @@ def _failing(at: Path, template: Path, concerns: Callable[[object], bool], name:
     """What is wrong where this step fails at each call."""
     hits: list[CodeType] = []
     alarms: set[str] = set()
-    # A machine as a list shows it is a row of that cloud's: nothing is done there then.
-    named = (f"{name} (", "cloud alpha (", "what it remembers")
+    # A machine as a list shows it is a row of that cloud's: nothing is done there then. What a job has of its node is
+    # that job's.
+    named = (f"{name} (", f"job {VICTIM_JOB} (", "cloud alpha (", "what it remembers")
 
     def fail(here: CodeType) -> None:
         if here is code:

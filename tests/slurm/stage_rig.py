@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.job import ENDED_STATES, Job
 from burstd.slurm.commands import jobs
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall, StageReply, StageServer
@@ -113,7 +113,8 @@ class StageRig:
 
     def job(self, number: str) -> Job | None:
         """The job as burstd reads it; None where it is not in the queue."""
-        return next((j for j in jobs.read_jobs(self.commands, lambda t: t) if j.id == number), None)
+        known = (j for j in jobs.read_jobs(self.commands, lambda t: t) if j.state not in ENDED_STATES)
+        return next((j for j in known if j.id == number), None)
 
     def wait_job(self, number: str, condition: Callable[[Job | None], bool], timeout_s: float = 20.0) -> Job | None:
         """The job when the condition holds of it."""
