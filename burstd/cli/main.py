@@ -17,6 +17,8 @@ from burstd.cli.session import DEFAULT_SOCKET, ExitCode, GlobalOptions, JsonOpti
 
 _MAX_ERROR_CHARS = 500
 _HELP = ["-h", "--help"]
+_VALIDATION_PREFIX = "Value error, "
+"""Before the words of a check, by Pydantic, with which Typer reads options."""
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "status": (
         "commands.status:status",
@@ -41,7 +43,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "hold": ("commands.plan:hold", "Boot no node and terminate no wanted node until unhold."),
     "unhold": ("commands.plan:unhold", "Go on after hold."),
     "bill": (
-        "commands.status:bill",
+        "commands.bill:app",
         "What machines cost, in whole days (UTC), dearest first, and for what; running ones count up to now.",
     ),
     "history": ("commands.history:history", "Demand, machines, waits and money over time."),
@@ -89,6 +91,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 class LazyGroup(TyperGroup):
     """Knows of its commands their names and lines; loads the module of the one that is chosen."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """What the command that is chosen returns."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix(_VALIDATION_PREFIX)
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Name, command and remaining words, as TyperGroup has them."""

@@ -243,20 +243,27 @@ def without_daemon(function: Callable[Concatenate[ApiClient, P], None]) -> Calla
 
 def _with_options(function: Callable[..., None], **options: Any) -> Callable[..., None]:
     def run(ctx: typer.Context, json: bool, socket: Path | None = None, **words: Any) -> None:
-        shared: GlobalOptions = ctx.find_root().obj
+        root = ctx.find_root()
+        shared: GlobalOptions = root.obj
         chosen = socket or shared.socket
+        if ctx.invoked_subcommand is not None:  # this is the callback of a group
+            for name, value in words.items():
+                if value != given[name].default:
+                    raise typer.BadParameter(f"say it after {ctx.invoked_subcommand}", ctx, param_hint=f"--{name}")
+            root.obj = GlobalOptions(json or shared.json, chosen)
+            return
         path = _preferred_socket(chosen) if chosen == DEFAULT_SOCKET else chosen
         function(ApiClient(path, as_json=json or shared.json), **words)
 
     word = inspect.Parameter.KEYWORD_ONLY
-    given = inspect.signature(function, eval_str=True).parameters.values()
+    given = inspect.signature(function, eval_str=True).parameters
     more = [
         inspect.Parameter(name, word, default=False if name == "json" else None, annotation=option)
         for name, option in options.items()
     ]
     parameters = [
         inspect.Parameter("ctx", word, annotation=typer.Context),
-        *(one.replace(kind=word) for one in list(given)[1:]),
+        *(one.replace(kind=word) for one in list(given.values())[1:]),
         *more,
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

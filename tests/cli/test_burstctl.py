@@ -104,6 +104,7 @@ def test_a_pipe_gets_whole_lines_without_colours(run: Run) -> None:
         ("explain 104_2", "/v1/jobs/104_2/explanation"),
         ("event list --node gpu3 -n 2", "/v1/events?node=gpu3&limit=2"),
         ("bill --by job --since 2026-01-01", "/v1/bill?group=job&since=1767225600"),
+        ("bill --month 2025-12", "/v1/bill?since=1764547200&until=1767225600"),
     ],
 )
 @pytest.mark.parametrize("before", [True, False])
@@ -177,7 +178,9 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("explain 999", 5, "Job 999 is neither in the queue nor on burstd's record."),
         ("event list --since yesterday", 2, "--since: 'yesterday' is no time; write 2h (ago), 2026-09-21"),
         ("event list --job 101 --node gpu1", 2, "Choose one of job, node and claim."),
-        ("bill --by colour", 2, "colour"),
+        ("bill --by colour", 2, "'--by': 'colour' is not one of 'user', 'account',"),
+        ("bill --month 2026-13", 2, "--month: '2026-13' is no month; write 2026-10."),
+        ("bill --month 2026-10 --since 7d", 2, "Say --month, or --since and --until."),
         ("nosuch", 2, "nosuch"),
     ],
 )

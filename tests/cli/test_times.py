@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.api.answers.text import ago, duration_text, elapsed_text, local_time_text, parse_duration, parse_time
+from burstd.api.answers.text import (
+    ago,
+    duration_text,
+    elapsed_text,
+    local_time_text,
+    parse_duration,
+    parse_month,
+    parse_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +33,21 @@ def test_lengths(text: str, seconds: float) -> None:
 def test_what_is_no_length(text: str) -> None:
     with pytest.raises(ValueError, match="is no length of time"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "since", "until"),
+    [("2026-10", "2026-10-01", "2026-11-01"), ("2025-12", "2025-12-01", "2026-01-01"),
+     ("2028-02", "2028-02-01", "2028-03-01")],
+)  # fmt: skip
+def test_months(text: str, since: str, until: str) -> None:
+    assert parse_month(text) == (parse_time(since, zone=UTC), parse_time(until, zone=UTC))
+
+
+@pytest.mark.parametrize("text", ["", "2026", "2026-13", "2026-10-01", "9999-12"])
+def test_what_is_no_month(text: str) -> None:
+    with pytest.raises(ValueError, match="is no month; write 2026-10"):
+        parse_month(text)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from burstd.api.routers.status import bill_view
-from burstd.cli.commands.status import print_bill
+from burstd.cli.commands.bill import print_bill
 from burstd.cli.output import ConsoleOutput
 from burstd.db.repositories.bill import Bill
 from burstd.domain.billing.costs import MICRO

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -82,6 +82,15 @@ def parse_time(text: str, now: float | None = None, zone: tzinfo | None = None) 
     except ValueError:
         raise ValueError(f"{text!r} is no time; write 2h (ago), 2026-09-21 or 2026-09-21T14:00") from None
     return (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
+
+
+def parse_month(text: str) -> tuple[float, float]:
+    """Beginning and end (UTC) of ``2026-10``, in seconds since 1970. Raises ValueError with a sentence."""
+    try:
+        first = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
+        return first.timestamp(), (first + timedelta(days=31)).replace(day=1).timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is no month; write 2026-10") from None
 
 
 def duration_text(span: float) -> str:

@@ -1,34 +1,28 @@
-"""burstctl status, bill"""
+"""burstctl status"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from datetime import datetime
+from typing import TYPE_CHECKING
 
-import typer
 from rich.text import Text
 
 from burstd.api.answers.text import (
     abbreviated_list,
     ago,
-    bill_parts_text,
     duration_text,
     local_time_text,
     money_sums_text,
-    money_text,
     plural,
     remaining_text,
     size_text,
-    utc_date_text,
 )
 from burstd.cli.output import Cell, ConsoleOutput, faint_zero, styled_state
 from burstd.cli.session import ApiClient, with_client
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import ReachabilityView
-    from burstd.api.answers.plan import BillLineView, BillView
     from burstd.api.answers.status import BreakerView, ProviderView, SlurmStateView, StageStatusView, StatusView
 
 _POOL_COUNTS = ("wanted", "booting", "ready", "busy", "idle", "leaving", "failed", "free", "slots")
@@ -202,80 +196,3 @@ def _print_staging_summary(out: ConsoleOutput, data: StageStatusView) -> None:
         out.note(f"{plural(data.kept, 'node')} kept for output that is not home yet", "yellow")
     if data.error:
         out.note(f"! the store {data.store} cannot be used: {data.error}", "bold red")
-
-
-class BillGroup(StrEnum):
-    """What the bill is split by."""
-
-    USER = "user"
-    ACCOUNT = "account"
-    PROJECT = "project"
-    JOB = "job"
-    PARTITION = "partition"
-    POOL = "pool"
-    PROVIDER = "provider"
-    DAY = "day"
-    CLAIM = "claim"
-
-
-@with_client
-def bill(
-    burstd: ApiClient,
-    by: Annotated[BillGroup, typer.Option(help="Split it by this; project is account.")] = BillGroup.USER,
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="From the day of: 7d (ago), 2026-09-01; default: this month.")
-    ] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="To the end of the day of; default: now.")] = "",
-) -> None:
-    """What machines cost, in whole days (UTC), dearest first, and for what; running ones count up to now.
-
-    Then what is left of the budgets.
-    """
-    from burstd.api.answers.plan import BillView
-
-    params: dict[str, str | int | float] = {"group": "account" if by is BillGroup.PROJECT else by.value}
-    params |= burstd.parse_times(UTC, since=since, until=until)
-    if until:
-        # The bill ends with a day, and midnight is the end of the day before.
-        params["until"] = float(params["until"]) + 1
-    burstd.show(BillView, burstd.get_json("/bill", params), print_bill)
-
-
-def _bill_key(line: BillLineView) -> str:
-    return f"{line.key}{' (volumes)' if line.volumes else ''}".strip() or "(nobody's)"
-
-
-def print_bill(out: ConsoleOutput, answer: BillView) -> None:
-    """The bill, and what is left of the budgets."""
-    out.line(
-        (f"{money_sums_text(answer.total)}", "bold"),
-        f" from {utc_date_text(answer.since)} to {utc_date_text(answer.until)}",
-    )
-    if answer.lines:
-        out.table(
-            (answer.group.upper(), "COST>", "MACHINE TIME>", "MACHINES>", "*"),
-            [
-                (
-                    _bill_key(line),
-                    money_text(line.cost),
-                    duration_text(line.machine_s),
-                    str(line.claims),
-                    bill_parts_text(line.parts),
-                )
-                for line in answer.lines
-            ],
-        )
-    if answer.budgets:
-        out.blank()
-        out.table(
-            ("BUDGET", "PERIOD", "LIMIT>", "SPENT>", "PROMISED>", "LEFT>", "*"),
-            [
-                (
-                    f"{b.kind} {b.name}".strip() or "whole site",
-                    b.period,
-                    *map(money_text, (b.limit, b.spent, b.committed, b.left)),
-                    b.fault,
-                )
-                for b in answer.budgets
-            ],
-        )

@@ -21,11 +21,12 @@ from burstd.api.answers.nodes import EventsView, NodeDetailView, NodesView, Node
 from burstd.api.answers.plan import BillView
 from burstd.api.answers.status import StatusView
 from burstd.api.answers.text import abbreviated_list, elapsed_text, local_time_text, money_sums_text, money_text
+from burstd.cli.commands.bill import print_bill
 from burstd.cli.commands.history import DEFAULT_SERIES, print_series
 from burstd.cli.commands.job import print_explanation
 from burstd.cli.commands.job_use import print_use
 from burstd.cli.commands.node import print_node
-from burstd.cli.commands.status import breaker_text, print_bill, print_status
+from burstd.cli.commands.status import breaker_text, print_status
 from burstd.cli.output import STYLES, ConsoleOutput
 from burstd.cli.plain_text import safe_text
 from burstd.cli.session import ApiClient, Params
