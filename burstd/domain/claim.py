@@ -148,7 +148,7 @@ class Claim(Tenancy):
 
     @property
     def overhead(self) -> bool:
-        """Its machine failed: it never came into service, or had a fault. Nobody whom it was made for pays for it."""
+        """Its machine failed: it never came into service for a fault of its own, or had one at work (``HEALTH``)."""
         was_node = self.in_service_from is not None or bool(self.reused_from)
         return self.error == HEALTH or (not was_node and self.error not in _NOT_FAILED)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 
-from burstd.domain.billing.costs import cost_shares
+from burstd.domain.billing.use import ClaimRun, IdleMode, Payer, charges_per_hour, payers_made_for
 from burstd.domain.claim import USABLE, Claim, ClaimState, billed_now
 from burstd.domain.plan import Plan
 from burstd.domain.site_history import (
@@ -29,6 +29,8 @@ from burstd.planner.snapshot_view import claim_phase
 
 _SITE = "site"
 _Request = tuple[tuple[Gres, ...], tuple[Gres, ...], int]
+_AccountCost = tuple[str, str, int]
+"""Account, currency and millionths of it an hour."""
 
 
 class _Figures:
@@ -52,14 +54,21 @@ class _Figures:
         }
 
 
-def site_figures(snapshot: Snapshot, plan: Plan, started: Iterable[Job]) -> Mapping[Part, Figures]:
+def site_figures(
+    snapshot: Snapshot,
+    plan: Plan,
+    started: Iterable[Job],
+    running: Iterable[ClaimRun] = (),
+    idle: IdleMode = IdleMode.APART,
+) -> Mapping[Part, Figures]:
     """The figures of each part; without those of Slurm where it could not be read.
 
-    ``started``: jobs that have started since the figures before.
+    ``started``: jobs that have started since the figures before. ``running``: of jobs on machines of clouds.
     """
     found = {Part.MACHINES: _machines(snapshot, plan)}
     if isinstance(snapshot.slurm, SlurmView):
-        found |= _jobs(snapshot, snapshot.slurm, plan, started)
+        money = _charges_per_hour(snapshot, snapshot.slurm, running, idle)
+        found |= _jobs(snapshot, snapshot.slurm, plan, started, money)
     return found
 
 
@@ -96,7 +105,9 @@ def _micros(amount: Decimal) -> int:
     return round(amount * MICROS)
 
 
-def _jobs(snapshot: Snapshot, slurm: SlurmView, plan: Plan, started: Iterable[Job]) -> dict[Part, Figures]:
+def _jobs(
+    snapshot: Snapshot, slurm: SlurmView, plan: Plan, started: Iterable[Job], money: Iterable[_AccountCost]
+) -> dict[Part, Figures]:
     site, projects = _Figures(), _Figures()
     owners = {p.account: f"project/{name}" for name, p in snapshot.projects.projects.items() if p.account}
     shards = max(shards_of_gpus(node.gres for node in slurm.nodes.values()), default=0)
@@ -122,12 +133,25 @@ def _jobs(snapshot: Snapshot, slurm: SlurmView, plan: Plan, started: Iterable[Jo
     _add_gpus(site, snapshot, slurm)
     for name, share in plan.target.shares.items():
         projects.add(f"project/{name}", "share", _number(share.share))
-    claims = (*snapshot.claims, *snapshot.quarantined_claims)
-    for claim in billed_now(claims, snapshot.still_billed()):
-        for account, price in cost_shares(claim.offer.price, claim.accounts).items() if not claim.overhead else ():
-            owner = owners.get(account) or f"account/{account}"
-            projects.add(owner, f"{MONEY_PER_HOUR}.{claim.offer.currency}", _micros(price))
+    for account, currency, micros in money:
+        projects.add(owners.get(account) or f"account/{account}", f"{MONEY_PER_HOUR}.{currency}", micros)
     return {Part.SITE: site.rounded(), Part.PROJECTS: projects.rounded()}
+
+
+def _charges_per_hour(
+    snapshot: Snapshot, slurm: SlurmView, running: Iterable[ClaimRun], idle: IdleMode
+) -> Iterator[_AccountCost]:
+    """What accounts are charged for machines that stay as they are: as in the bill."""
+    claims = [*billed_now((*snapshot.claims, *snapshot.quarantined_claims), snapshot.still_billed())]
+    jobs = {job for claim in claims for job in claim.jobs}
+    owners = {job.id: Payer(job.id, job.user, job.account) for job in slurm.jobs if job.id in jobs}
+    runs: defaultdict[str, list[ClaimRun]] = defaultdict(list)
+    for run in running:
+        runs[run.claim_id].append(run)
+    for claim in claims:
+        for charge in charges_per_hour(claim, runs[claim.id], payers_made_for(claim, owners), idle):
+            if charge.payer.account:
+                yield charge.payer.account, claim.offer.currency, charge.amount
 
 
 def _add_waits(

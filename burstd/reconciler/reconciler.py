@@ -175,7 +175,7 @@ class Reconciler:
         self._notice_poller = SpotNoticePoller(context)
         self._history = JobHistoryRecorder(context, self._slots)
         self._claim_runs = ClaimRunRecorder(context)
-        self._site_history = SiteHistoryRecorder(context, self._history.take_started)
+        self._site_history = SiteHistoryRecorder(context, self._history.take_started, self._claim_runs.running)
         self._executor = Executor(context, self._progress, self._observer, self._image_poller.versions, self._pools,
                                   projects)  # fmt: skip
         self.head_clock = self._executor.head_clock

@@ -7,6 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from burstd.domain.billing.costs import Spent
+from burstd.domain.billing.use import WHOLE, ClaimRun, IdleMode, Payer
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import NodeRelease, Target
 from burstd.domain.project import Project, ProjectsView, Share
@@ -29,9 +30,11 @@ OWN = Node("op1", "MIXED", gres=(Gres("gpu", "", 2), Gres("shard", "", 8)), cpus
            shared_gpus=(SharedGpu("", 4, 1), SharedGpu("", 4, 4)))  # fmt: skip
 PROJECTS = ProjectsView({"a": Project("a", "phys", Fraction(4), partitions=("burst",))})
 PAID = replace(CLAIMS[0], accounts=("phys", "chem"), jobs=("3",))
+BOOTING = replace(CLAIMS[2], accounts=("phys", "chem"), users=(USER, OTHER_USER), jobs=("1", "3"))
+RUNNING = (ClaimRun(PAID.id, Payer("3", OTHER_USER, "chem"), NOW - 60, WHOLE // 4),)
 WORLD = replace(
     SNAPSHOT,
-    claims=(PAID, *CLAIMS[1:]),
+    claims=(PAID, CLAIMS[1], BOOTING, *CLAIMS[3:]),
     projects=PROJECTS,
     slurm=replace(SLURM, jobs=JOBS, nodes={**SLURM.nodes, "op1": OWN, "gpu2": replace(SLURM.nodes["gpu1"], name="gpu2",
                   state="IDLE", cpus_allocated=0)}),
@@ -47,7 +50,7 @@ def test_jobs_gpus_and_waits() -> None:
         job("3", OTHER_USER, JobState.RUNNING, node_list=("gpu1",), start=NOW - 60, eligible=NOW - 90, account="chem"),
         job("1", USER, JobState.RUNNING, node_list=("op1",), start=NOW - 20, account="phys"),
     )
-    found = site_figures(WORLD, PLAN, started)
+    found = site_figures(WORLD, PLAN, started, RUNNING)
     assert found[Part.SITE] == {
         "site": {
             "jobs_pending": 4, "jobs_running": 2, "gpus_pending": 4 * 2 + 4 * 3, "gpus_running": 8.25,
@@ -59,9 +62,11 @@ def test_jobs_gpus_and_waits() -> None:
     assert found[Part.PROJECTS] == {
         "project/a": {"jobs_pending": 4, "gpus_pending": 20, "share": 3.5, "money_per_hour.EUR": 1_530_000,
                       "started": 1, "wait_s": 100, "wait_max_s": 100, "waits_below_128": 1},
-        "account/chem": {"jobs_running": 1, "gpus_running": 8, "money_per_hour.EUR": 1_530_000,
+        "account/chem": {"jobs_running": 1, "gpus_running": 8, "money_per_hour.EUR": 1_530_000 + 765_000,
                          "started": 1, "wait_s": 30, "wait_max_s": 30, "waits_below_32": 1},
     }  # fmt: skip
+    to_cause = site_figures(WORLD, PLAN, started, RUNNING, IdleMode.TO_CAUSE)[Part.PROJECTS]
+    assert to_cause["account/chem"]["money_per_hour.EUR"] == 1_530_000 + 765_000 + 3 * 765_000 / 2
 
 
 def test_machines_and_money_are_known_without_slurm() -> None:

@@ -33,7 +33,7 @@ class Rig:
         self.store, self.workers = store, workers
         self.started: list[Any] = []
         self.threads: list[int] = []
-        self.recorder = SiteHistoryRecorder(cast("LoopContext", context), self.take)
+        self.recorder = SiteHistoryRecorder(cast("LoopContext", context), self.take, tuple)
 
     def take(self) -> list[Any]:
         started, self.started = self.started, []

@@ -1,8 +1,8 @@
-"""What has been spent, what a machine may cost at most, and who pays how much of it."""
+"""What has been spent, and what a machine may cost at most."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
@@ -78,18 +78,6 @@ def worst_case(price: Decimal, seconds: float, egress: Decimal = Decimal(0)) -> 
 def cost_of(price: Decimal, seconds: float) -> Decimal:
     """Price of an hour times hours, to a millionth; seconds to a thousandth, so that it is the same everywhere."""
     return (price * Decimal(f"{seconds:.3f}") / 3600).quantize(MICRO, ROUND_HALF_EVEN)
-
-
-def equal_shares(whole: Decimal, parts: int) -> list[Decimal]:
-    """Equal shares in millionths; the millionths that are left over go to the first ones."""
-    units, left = divmod(int(whole / MICRO), parts)
-    return [(units + (1 if i < left else 0)) * MICRO for i in range(parts)]
-
-
-def cost_shares(whole: Decimal, payers: Sequence[str]) -> dict[str, Decimal]:
-    """What each payer of a machine pays of it: equal shares, however long each used it; empty where nobody pays."""
-    names = tuple(dict.fromkeys(payers))
-    return dict(zip(names, equal_shares(whole, len(names)), strict=True)) if names else {}
 
 
 def month_of(time: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import pairwise
@@ -20,6 +20,7 @@ from burstd.domain.billing.costs import MICRO, cost_of
 from burstd.domain.claim import Cause, Claim, ClaimState
 
 DAY_S = 86400
+HOUR_S = 3600.0
 WHOLE = 10**6
 """A share of all of a node."""
 
@@ -190,6 +191,16 @@ def charges_by_use(
     if idle is IdleMode.BY_USE and not claim.dedicated:
         _charge_by_use(by_day, made_for)
     return [*_priced(claim, begin, length, by_day)]
+
+
+def charges_per_hour(
+    claim: Claim, running: Iterable[ClaimRun], made_for: Sequence[WeightedPayer], idle: IdleMode
+) -> list[Charge]:
+    """What it costs in an hour in which it stays as it is. ``running``: the runs on it now."""
+    began = None if claim.in_service_from is None else 0.0
+    steady = replace(claim, billed_from=0.0, billed_until=HOUR_S, in_service_from=began)
+    runs = [replace(run, started=0.0, ended=None) for run in running]
+    return charges_by_use(steady, ((0.0, claim.state),), runs, made_for, HOUR_S, idle)
 
 
 def shared_charges(claim: Claim) -> list[Charge]:

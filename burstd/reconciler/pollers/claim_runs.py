@@ -67,6 +67,10 @@ class ClaimRunRecorder:
             self._context.store.set_metadata(SEEN_KEY, str(slurm.read_at), logged=False)
             self._noted = slurm.read_at
 
+    def running(self) -> tuple[ClaimRun, ...]:
+        """The runs that had not ended at the last look."""
+        return tuple((self._open or {}).values())
+
     def _restore(self, slurm: SlurmView) -> Mapping[_RunKey, ClaimRun]:
         """Takes up what the last burstd wrote; returns the runs that had not ended then."""
         store = self._context.store

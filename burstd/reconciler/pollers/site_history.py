@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from burstd.db import StoreBroken, StoreError
+from burstd.domain.billing.use import ClaimRun
 from burstd.domain.plan import Plan
 from burstd.domain.site_history import RESOLUTIONS, Figures, Part, step_start
 from burstd.domain.slurm.job import Job
@@ -25,10 +26,15 @@ _MAX_UNWRITTEN = 60
 class SiteHistoryRecorder:
     """Used in the deciding thread."""
 
-    def __init__(self, context: LoopContext, take_started: Callable[[], Sequence[Job]]) -> None:
-        """``take_started``: the jobs that have started since its last call."""
+    def __init__(
+        self,
+        context: LoopContext,
+        take_started: Callable[[], Sequence[Job]],
+        running: Callable[[], Sequence[ClaimRun]],
+    ) -> None:
+        """``take_started``: the jobs that have started since its last call. ``running``: runs on machines now."""
         self._context = context
-        self._take_started = take_started
+        self._take_started, self._running = take_started, running
         self._sampled = self._thinned = -1
         self._unwritten: deque[tuple[float, Mapping[Part, Figures]]] = deque(maxlen=_MAX_UNWRITTEN)
 
@@ -40,7 +46,8 @@ class SiteHistoryRecorder:
         self._sampled = minute
         # A sample without Slurm's figures has no place for them: the next one has.
         started = tuple(self._take_started()) if isinstance(snapshot.slurm, SlurmView) else ()
-        work = partial(site_figures, snapshot, plan, started)
+        idle = self._context.store.idle_mode
+        work = partial(site_figures, snapshot, plan, started, self._running(), idle)
         # It is no news to a decision: no loop runs for it.
         self._context.workers.submit(QUEUE, work, partial(self._write, snapshot.now), quiet=lambda _: True)
 

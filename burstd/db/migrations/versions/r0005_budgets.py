@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-from burstd.domain.billing.costs import by_month, cost_of, cost_shares
-
 revision = "0005"
 down_revision = "0004"
 
 _BYTEWISE = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 _KEY = ("kind", "name", "month", "currency", "provider")
+_MICRO = Decimal("0.000001")
 
 
 def upgrade() -> None:
@@ -33,11 +34,13 @@ def upgrade() -> None:
     sums: dict[tuple[str, ...], Decimal] = defaultdict(Decimal)
     for offer_text, users, since, until in op.get_bind().execute(sa.text(query)):
         offer = json.loads(offer_text)
-        for month, seconds in by_month(since if since is not None else until, until):
-            whole = cost_of(Decimal(offer["price"]), seconds)
+        names = tuple(dict.fromkeys(json.loads(users)))
+        for month, seconds in _by_month(since if since is not None else until, until):
+            whole = (Decimal(offer["price"]) * Decimal(f"{seconds:.3f}") / 3600).quantize(_MICRO)
             sums["", "", month, offer["currency"], ""] += whole
-            for user, share in cost_shares(whole, json.loads(users)).items():
-                sums["user", user, month, offer["currency"], ""] += share
+            for number, user in enumerate(names):
+                part, left = divmod(int(whole / _MICRO), len(names))
+                sums["user", user, month, offer["currency"], ""] += (part + (number < left)) * _MICRO
     rows = [
         {**dict(zip(_KEY, key, strict=True)), "amount": str(amount), "bytes_out": 0}
         for key, amount in sums.items()
@@ -45,3 +48,12 @@ def upgrade() -> None:
     ]
     if rows:
         op.bulk_insert(spent, rows)
+
+
+def _by_month(since: float, until: float) -> Iterator[tuple[str, float]]:
+    """The calendar months (UTC) of a stretch of time, each with its seconds in it."""
+    while since < until:
+        begin = datetime.fromtimestamp(since, UTC)
+        after = datetime(begin.year + begin.month // 12, begin.month % 12 + 1, 1, tzinfo=UTC).timestamp()
+        yield f"{begin:%Y-%m}", min(after, until) - since
+        since = min(after, until)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from itertools import pairwise
+from math import lcm
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
-
-from burstd.db.codec import from_json
-from burstd.db.repositories.charges import charge_rows
-from burstd.domain.billing.use import shared_charges
-from burstd.domain.claim import Cause, Claim, ClaimState
-from burstd.domain.cloud.offer import Offer
 
 revision = "0019"
 down_revision = "0018"
 
 _BYTEWISE = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 _GONE = sa.text(
-    "SELECT id, pool, offer, jobs, users, accounts, billed_from, billed_until, in_service_from, reused_from, error"
-    " FROM claim WHERE state = 'gone' AND billed_until > billed_from"
+    "SELECT id, pool, provider, offer, jobs, users, accounts, billed_from, billed_until, in_service_from, reused_from,"
+    " error FROM claim WHERE state = 'gone' AND billed_until > billed_from"
 )
+_DAY_MS = 86_400_000
 
 
 def upgrade() -> None:
@@ -56,12 +56,46 @@ def upgrade() -> None:
     op.create_index("ix_charge_job", "charge", ["job"])
     connection = op.get_bind()
     for row in connection.execute(_GONE).mappings().all():
-        offer = from_json(Offer, json.loads(row["offer"]))
-        plain = {
-            **row,
-            **{name: tuple(json.loads(row[name])) for name in ("jobs", "users", "accounts")},
-            "offer": offer,
-        }
-        claim = Claim(cluster="", slot="", cause=Cause.DEMAND, state=ClaimState.GONE, created=0.0, since=0.0, **plain)
-        if rows := charge_rows(claim, shared_charges(claim)):
+        if rows := list(_charges(row)):
             op.bulk_insert(charge, rows)
+
+
+def _charges(row: Mapping[Any, Any]) -> Iterator[dict[str, object]]:
+    """The cost of a claim in equal parts, in each day (UTC) what it grew by; nobody pays for one that failed."""
+    offer = json.loads(row["offer"])
+    was_node = row["in_service_from"] is not None or row["reused_from"]
+    failed = row["error"] == "health" or not (was_node or row["error"] in ("", "unwanted", "too_late"))
+    payers = [(("",) * 3, 1)] if failed else _payers(*(json.loads(row[name]) for name in ("jobs", "users", "accounts")))
+    begin, number, before, at = round(row["billed_from"] * 1000), 0, 0, 0
+    length = round((row["billed_until"] - row["billed_from"]) * 1000)
+    while at < length:
+        day = (begin + at) // _DAY_MS
+        to = min(length, (day + 1) * _DAY_MS - begin)
+        cost = round(Decimal(offer["price"]) * to / 3600 * 1000)
+        parts = [weight for _, weight in payers]
+        shares = zip(payers, _split(cost - before, parts), _split(to - at, parts), strict=True)
+        for ((job, user, account), _), amount, milliseconds in shares:
+            yield {
+                "day": day, "claim_id": row["id"], "number": number, "kind": "failed" if failed else "shared",
+                "cause": "", "job": job, "user": user, "account": account, "partition": "", "pool": row["pool"],
+                "provider": row["provider"], "currency": offer["currency"], "amount": amount,
+                "milliseconds": milliseconds,
+            }  # fmt: skip
+            number += 1
+        before, at = cost, to
+
+
+def _payers(jobs: list[str], users: list[str], accounts: list[str]) -> list[tuple[tuple[str, ...], int]]:
+    """With weights by which each list has equal parts; where there are several users none of the jobs is named."""
+    lists = [list(dict.fromkeys(some)) or [""] for some in (jobs if len(set(users)) <= 1 else [], users, accounts)]
+    whole = lcm(*map(len, lists))
+    cuts = sorted({whole * n // len(some) for some in lists for n in range(len(some) + 1)})
+    return sorted((tuple(some[at * len(some) // whole] for some in lists), to - at) for at, to in pairwise(cuts))
+
+
+def _split(whole: int, weights: list[int]) -> list[int]:
+    """By largest remainder."""
+    parts = [divmod(whole * weight, sum(weights)) for weight in weights]
+    order = sorted(range(len(parts)), key=lambda n: -parts[n][1])
+    more = set(order[: whole - sum(part for part, _ in parts)])
+    return [part + (n in more) for n, (part, _) in enumerate(parts)]
