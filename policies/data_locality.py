@@ -125,7 +125,8 @@ class DataLocalityPolicy:
             if found is not None:
                 cost = self._cost(snapshot, want, found)
                 # Jobs that have lost spot machines have those on demand first, and keep them there.
-                steady = any(not a.spot and b.spot and b.price < a.price for a, b in pairwise(offers))
+                dearer = snapshot.rates.dearer
+                steady = any(not a.spot and b.spot and dearer(a, b) for a, b in pairwise(offers))
                 offers = tuple(sorted(offers, key=lambda offer: (steady and offer.spot, cost(offer))))
             if found is None or offers == want.offers:
                 wants.append(want)
@@ -146,7 +147,7 @@ class DataLocalityPolicy:
             return lambda offer: Decimal(0 if found.near(offer) else 1)
         hours = Decimal(min(max(runs), 1e9)) * want.nodes / 3600
         moved = Decimal(found.size) / GIB * price
-        return lambda offer: offer.price * hours + (0 if found.near(offer) else moved)
+        return lambda offer: snapshot.rates.price(offer)[1] * hours + (0 if found.near(offer) else moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,14 +163,15 @@ class IdlePolicy:
         self, snapshot: Snapshot, target: Target, name: str, pool: _PoolIdleness
     ) -> tuple[list[Want], list[Remark]]:
         least, spare = self._settings_for(name)
-        may_stay: list[tuple[Decimal, float, str]] = []
+        may_stay: list[tuple[tuple[str, Decimal], float, str]] = []
         for release, claim in pool.releases:
             if why := self._stays(snapshot, claim):
                 pool.keep_reasons[claim.id] = why
                 if claim.id in pool.there:
                     pool.reusable.append(release)
             else:
-                may_stay.append((claim.offer.price, snapshot.now - snapshot.idle_since(claim), release.claim_id))
+                price = snapshot.rates.price(claim.offer)
+                may_stay.append((price, snapshot.now - snapshot.idle_since(claim), release.claim_id))
         may_stay.sort()
         going = {claim_id for _, _, claim_id in may_stay}
         there = len(pool.there - going) + pool.coming

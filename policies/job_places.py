@@ -233,11 +233,11 @@ class PlaceFinder:
     def _nearest(self, requirement: JobRequirement, pools: Iterable[Pool], site: Iterable[Node]) -> str:
         """That nothing meets it, and what lacks least: the fewest words, then the fewest GPUs, then the cheapest."""
         there = [
-            (offer.price, f"{offer.id} (pool {pool.name})", self._offer_hardware(offer))
+            (self._snapshot.rates.price(offer), f"{offer.id} (pool {pool.name})", self._offer_hardware(offer))
             for pool in pools
             for offer in self._offers_of(pool)
         ]
-        there += [(Decimal(0), f"node {node.name}", self._node_hardware(node)) for node in site]
+        there += [(("", Decimal(0)), f"node {node.name}", self._node_hardware(node)) for node in site]
         text = f"no machine meets 'burst: {requirement.text}'"
         if not there:
             return text

@@ -23,6 +23,7 @@ from math import ceil, inf, isfinite
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from burstd.domain.billing.rates import Rates
 from burstd.domain.claim import USABLE, Cause
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.policy import PolicyPlugin, Target, Want, gang_units, without_offers
@@ -84,9 +85,10 @@ class SpotPolicy:
                 return why
             key = (want.pool, id(want.offers))
             if key not in dearest:
-                dearest[key] = self._dearest(want)
-            most, why = dearest[key].get(offer.currency, (offer.price, ""))
-            return why if offer.price > most else ""
+                dearest[key] = self._dearest(want, snapshot.rates)
+            currency, price = snapshot.rates.price(offer)
+            most, why = dearest[key].get(currency, (price, ""))
+            return why if price > most else ""
 
         return without_offers(target, self.name, refusal, lambda want: (want.pool, refused.get(id(want))))
 
@@ -152,15 +154,16 @@ class SpotPolicy:
             if least and times >= least
         }
 
-    def _dearest(self, want: Want) -> dict[str, tuple[Decimal, str]]:
+    def _dearest(self, want: Want, rates: Rates) -> dict[str, tuple[Decimal, str]]:
         """By currency, what a spot machine for the want may cost at most, and what is said of dearer ones."""
         own = self.settings.pools.get(want.pool, SpotPoolSettings()).min_saving_percent
         least = self.settings.min_saving_percent if own is None else own
         found: dict[str, tuple[Decimal, str]] = {}
         for offer in want.offers:
-            if not offer.spot and (offer.currency not in found or offer.price < found[offer.currency][0]):
+            currency, price = rates.price(offer)
+            if not offer.spot and (currency not in found or price < found[currency][0]):
                 why = f"spot saves less than {least:g} % against {offer.price} {offer.currency} on demand"
-                found[offer.currency] = (offer.price, why)
+                found[currency] = (price, why)
         factor = 1 - Decimal(str(least)) / 100
         return {currency: (price * factor, why) for currency, (price, why) in found.items()}
 

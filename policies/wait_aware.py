@@ -76,7 +76,7 @@ class WaitAwareSettings(BaseModel):
     The default keeps the mean wait near that of bursting whatever cannot start now; a tenth of it saves still more.
     """
     price: Decimal | None = Field(default=None, ge=0)
-    """What it is worth in money, in the currency of the offers; then ``value`` does not count."""
+    """What it is worth in money, in the currency of [rates], else of the offers; then ``value`` does not count."""
     patience_s: float = Field(default=172800.0, ge=0)
     """Seconds after which a job waits no longer, whatever it costs."""
     doubt: float = Field(default=1.0, ge=0)
@@ -173,7 +173,8 @@ class WaitAwarePolicy:
             asked = gpus_of((*job.gres_per_node, *job.gres_per_job), snapshot.pools[want.pool].shape.shards_per_gpu())
             machines = min(1.0, float(asked) / gpus if gpus else job.cpus / max(1, offer.shape.cpus))
             machines = 1.0 if job.exclusive or not machines else machines
-        return _JobShare(job, self._worth(job), machines, gpus, float(offer.price), offer.currency)
+        currency, price = snapshot.rates.price(offer)
+        return _JobShare(job, self._worth(job), machines, gpus, float(price), currency)
 
     def _worth(self, job: Job) -> _JobWaitValue:
         """Of a project before a partition before all."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from burstd.domain.billing.costs import Spent
+from burstd.domain.billing.rates import Rates
 from burstd.domain.claim import USABLE, Claim
 from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer, Pool
@@ -260,6 +261,8 @@ class Snapshot:
     history: JobHistory = field(default_factory=JobHistory)
     output_retention_cost: Decimal | None = None
     """What a node may cost that is kept for output alone, in its offer's currency; None: the time alone counts."""
+    rates: Rates = field(default_factory=Rates)
+    """By which prices in several currencies are compared."""
     mounts: MountsView = field(default_factory=MountsView)
     """How the site's trees on nodes stand."""
     volume_needs: Mapping[str, VolumeNeed] = field(default_factory=dict)

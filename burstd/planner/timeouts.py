@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from burstd.domain.billing.rates import Rates
 from burstd.domain.idle_gpus import IdleGpuRule
 
 
@@ -41,6 +42,8 @@ class Tuning:
     """How long after a job's end a node is kept for output of the job that is not off it."""
     output_retention_cost: Decimal | None = None
     """What that may cost for each node, in its offer's currency; None: whatever it costs."""
+    rates: Rates = field(default_factory=Rates)
+    """By which prices in several currencies are compared."""
     idle_gpus: Mapping[str, IdleGpuRule] = field(default_factory=dict)
     """By partition, or ``*``, what follows where jobs do not use their GPUs; empty: nothing does."""
     figures_max_age_s: float = 360.0

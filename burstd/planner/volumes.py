@@ -87,4 +87,4 @@ def _want(
                 slots=(slot,), dedicated=True,
             )
         )  # fmt: skip
-    return min(found, key=lambda want: (want.offers[0].price, want.pool)) if found else why
+    return min(found, key=lambda want: (*snapshot.rates.price(want.offers[0]), want.pool)) if found else why

@@ -417,6 +417,7 @@ class Reconciler:
             ended_claims=self._store.gone_claims(now - HOUR_S),
             history=self._history.history(),
             output_retention_cost=self.config.tuning.output_retention_cost,
+            rates=self.config.tuning.rates,
             unrecorded_instances=machines.unknown,
             foreign_tags=machines.foreign,
             record_doubt=self._store.metadata(DOUBT_KEY),

@@ -25,6 +25,7 @@ _KINDS = {
     "tuple": "must be a list in [ ]",
     "list": "must be a list in [ ]",
     "path": "must be a path in quotes",
+    "date": "must be a date without quotes, such as 2026-11-01",
 }
 _OF_TYPE = ("_type", "_parsing", "_from_float")
 _PASSWORD = re.compile(r"(://[^/@:]*:)[^/@]*@")

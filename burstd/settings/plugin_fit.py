@@ -16,6 +16,7 @@ from burstd.settings.load import secret_faults
 from burstd.settings.plugins.foreign_code import call_plugin_code
 from burstd.settings.plugins.policy_files import PolicyFiles
 from burstd.settings.plugins.registry import Plugin, PluginGroup, PluginOrigin, PluginRegistry, PluginUnusable
+from burstd.settings.rates import currency_faults
 from burstd.settings.sections import ProviderSettings, Settings
 from burstd.settings.staging import StoreSettings
 from burstd.settings.toml_source import KeyPath
@@ -70,6 +71,7 @@ def resolve_plugins(settings: Settings, plugins: PluginRegistry, *, check_files:
             )
             faults.append(SettingsFault(("policies", name), text + _broken_files(plugins)))
     faults += _trees_without_ssh(settings, providers)
+    faults += currency_faults(settings, {name: getattr(p.settings, "currency", "") for name, p in providers.items()})
     if faults:
         raise SettingsError(settings.source, faults)
     return ResolvedPlugins(providers, tuple(chain), stores)

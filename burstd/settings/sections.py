@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
+from burstd.domain.billing.rates import Rates
 from burstd.domain.cloud.offer import GpuMemoryLimit, GpuTest
 from burstd.domain.health import USUALLY_DIFFERENT, HealthRules, Verdict
 from burstd.domain.machine_outcomes import BadPlaceRule, BadPlaces
@@ -38,6 +39,7 @@ from burstd.settings.metrics import MetricsSettings
 from burstd.settings.mounts import MountSettings
 from burstd.settings.notify import NotifySettings
 from burstd.settings.projects import FairShareSettings, ProjectName, ProjectSettings
+from burstd.settings.rates import RateSettings
 from burstd.settings.sampler import SamplerSettings
 from burstd.settings.staging import StagingSettings
 from burstd.settings.toml_source import TomlSource
@@ -329,6 +331,7 @@ class Settings(Section):
     volumes: VolumeSettings = VolumeSettings()
     metrics: MetricsSettings = MetricsSettings()
     bill: BillSettings = BillSettings()
+    rates: RateSettings | None = None
     notify: NotifySettings = NotifySettings()
     projects: dict[ProjectName, ProjectSettings] = Field(default_factory=dict)
     fair_share: FairShareSettings = FairShareSettings()
@@ -417,5 +420,6 @@ class Settings(Section):
         named = {**dict(self.slurm), **dict(self.daemon), **dict(self.staging)}
         named["output_retention_s"] = self.staging.output_retention_h * 3600
         named["idle_gpus"] = {partition: rule.rule() for partition, rule in self.idle_gpus.items()}
+        named["rates"] = Rates() if self.rates is None else self.rates.rates()
         named["figures_max_age_s"] = self.sampler.figures_max_age_s
         return Tuning(**{name: named[name] for name in Tuning.__dataclass_fields__})

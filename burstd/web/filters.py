@@ -60,4 +60,5 @@ PAGE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "utc_day": utc_day,
     "elapsed": text.elapsed_text,
     "bill_parts": text.bill_parts_text,
+    "converted": text.converted_text,
 }

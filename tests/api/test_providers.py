@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from burstd.domain.billing.rates import Rates
 from burstd.domain.cloud.instance import Leftover
 from burstd.domain.cloud.offer import Hardware, Offer, OfferRule
 from burstd.domain.command import ForgetMachines
@@ -73,7 +75,8 @@ def offers(root: ApiTestClient, query: str = "") -> tuple[dict[str, dict[str, An
 def test_offers_with_what_is_known_of_each(backend: FakeBackend, root: ApiTestClient) -> None:
     clouds = {**CLOUDS, "sandbox": CloudView((G4, G8, RICH, replace(RICH, instance_type="tiny", shape=SMALL)), ())}
     gpu = replace(GPU, rules=(OfferRule("sandbox", markets=("on-demand", "spot")),))
-    backend.loop = (replace(SNAPSHOT, clouds=clouds, pools={"gpu": gpu}), PLAN)
+    rates = Rates("EUR", date(2026, 9, 1), {"USD": Decimal("0.8")})
+    backend.loop = (replace(SNAPSHOT, clouds=clouds, pools={"gpu": gpu}, rates=rates), PLAN)
     found, hidden = offers(root)
     assert (list(found), hidden) == (["g16", "g4", "g8"], 1)
     rich = found["g16"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import pytest
 from burstd.api.routers.status import bill_view
 from burstd.cli.commands.bill import print_bill
 from burstd.cli.output import ConsoleOutput
-from burstd.db.repositories.bill import Bill
+from burstd.db.repositories.bill import Bill, BillLine
 from burstd.domain.billing.costs import MICRO
+from burstd.domain.billing.rates import Rates
 from burstd.domain.billing.use import WHOLE, ClaimRun, Payer, charges_by_use
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
@@ -57,6 +58,31 @@ def test_what_burstctl_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setenv("COLUMNS", "118")
     bill = Bill("user", T, T + 3600)
     bill.add_live(CLAIM, CHARGES)
-    print_bill(ConsoleOutput(), bill_view(bill.lines(), "user", T, T + 3600, T + 3600, []))
+    print_bill(ConsoleOutput(), bill_view(bill.lines(), "user", T, T + 3600, T + 3600, [], Rates()))
     shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()[1:]]
     assert shown == DOCS.split("```\n")[2].splitlines()
+
+
+def test_the_total_in_one_currency_stands_beside_the_totals_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        BillLine("ada", "EUR", Decimal("1.02"), 600, 1),
+        BillLine("bob", "USD", Decimal("2.00"), 600, 1),
+    ]
+    day = date(2026, 11, 1)
+    rates = Rates("EUR", day, {"USD": Decimal("0.86"), "CHF": Decimal("1.07")})
+    found = bill_view(lines, "user", T, T + 3600, T + 3600, [], rates)
+    assert found.model_dump(mode="json", include={"total", "converted"}) == {
+        "total": [{"amount": "1.020000", "currency": "EUR"}, {"amount": "2.000000", "currency": "USD"}],
+        "converted": {
+            "total": {"amount": "2.740000", "currency": "EUR"},
+            "date": "2026-11-01",
+            "rates": {"USD": "0.86"},
+        },
+    }
+    print_bill(ConsoleOutput(), found)
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "1.02 EUR + 2.00 USD from 2026-10-01 10:00 UTC to 2026-10-01 11:00 UTC",
+        "2.74 EUR in all at rates of 2026-11-01 (1 USD = 0.86 EUR)",
+    ]
+    for some, at in ((lines[:1], rates), (lines, Rates()), (lines, Rates("EUR", day, {"CHF": Decimal(1)}))):
+        assert bill_view(some, "user", T, T + 3600, T + 3600, [], at).converted is None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 import policies.broker
+from burstd.domain.billing.rates import Rates
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import OfferRule
 from burstd.domain.plan import Plan
@@ -87,7 +89,23 @@ KINDS: list[tuple[str, dict[str, Any], tuple[Policy, ...], dict[str, tuple[bool,
         {
             "cheap": (True, "", "", ""),
             "odd": (False, "", "", "spot, after on-demand"),
-            "far": (False, "", "", "after the chosen one"),
+            "far": (
+                False,
+                "",
+                "its price is in USD, others of the pool are compared in EUR, and [rates] has no rate",
+                "",
+            ),
+            "dear": (False, "", "", "more expensive than the chosen one"),
+        },
+    ),
+    (
+        "price by a rate",
+        {"offers": FOUR, "rates": Rates("EUR", date(2026, 11, 1), {"USD": Decimal("0.4")})},
+        (),
+        {
+            "far": (True, "", "", ""),
+            "cheap": (False, "", "", "more expensive than the chosen one"),
+            "odd": (False, "", "", "more expensive than the chosen one"),
             "dear": (False, "", "", "more expensive than the chosen one"),
         },
     ),

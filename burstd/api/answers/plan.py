@@ -105,6 +105,16 @@ class BudgetView(AnswerView):
     """Why it cannot be reckoned, and nothing is started on it; empty: it can."""
 
 
+class ConvertedTotalView(AnswerView):
+    """The total of all currencies in one, at the rates of burstd.toml: an estimate, no part of the bill."""
+
+    total: Money
+    date: str
+    """Of the rates, ``2026-11-01``."""
+    rates: dict[str, str]
+    """By another currency of the bill, what one unit of it is worth in that of ``total``."""
+
+
 class BillView(AnswerView):
     """``burstctl bill``, of whole days (UTC). Running machines count up to now."""
 
@@ -114,5 +124,8 @@ class BillView(AnswerView):
     group: str
     lines: list[BillLineView]
     total: list[Money]
+    """One a currency."""
+    converted: ConvertedTotalView | None = None
+    """None: all is in the currency of the rates, or there is no rate for some of it."""
     budgets: list[BudgetView] = []
     """Those that the caller may see, whatever the bill's time and group."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import Money
-    from burstd.api.answers.plan import BillPartView
+    from burstd.api.answers.plan import BillPartView, ConvertedTotalView
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[smhdw])")
@@ -36,6 +36,13 @@ def bill_parts_text(parts: Sequence[BillPartView]) -> str:
 def money_sums_text(amounts: Sequence[Money], places: int = 2) -> str:
     """Amounts in several currencies; ``0`` where there is none."""
     return " + ".join(money_text(a, places) for a in amounts) or "0"
+
+
+def converted_text(converted: ConvertedTotalView) -> str:
+    """A sum over currencies: ``12.30 EUR in all at rates of 2026-11-01 (1 USD = 0.86 EUR)``."""
+    total, rates = converted.total, converted.rates.items()
+    at = ", ".join(f"1 {currency} = {worth} {total.currency}" for currency, worth in rates)
+    return f"{money_text(total)} in all at rates of {converted.date} ({at})"
 
 
 def size_text(size: int) -> str:

@@ -153,7 +153,7 @@ def _offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable:
     }
     breakers = blocking_breakers(snapshot)
     views = []
-    for offer in sorted(offers, key=lambda o: (o.price, o.id)):
+    for offer in sorted(offers, key=lambda o: (*snapshot.rates.price(o), o.id)):
         pools = [pool.name for pool in provider_pools if offer.id in usable[pool.name]]
         if pools or include_unusable:
             named = [pool.name for pool in provider_pools if any(rule.allows(offer) for rule in pool.rules)]

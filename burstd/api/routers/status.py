@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from decimal import Decimal
 
 from fastapi import APIRouter
 
 from burstd.api.answers.base import Money, money_view, sum_by_currency, utc_time
-from burstd.api.answers.plan import BillLineView, BillPartView, BillView, BudgetView
+from burstd.api.answers.plan import BillLineView, BillPartView, BillView, BudgetView, ConvertedTotalView
 from burstd.api.answers.status import (
     BreakerView,
     CallerView,
@@ -32,6 +33,7 @@ from burstd.api.routers.staging import held_staging_alarms, staging_summary
 from burstd.db import BillLine
 from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.billing.costs import BudgetLine
+from burstd.domain.billing.rates import Rates
 from burstd.domain.billing.use import DAY_S
 from burstd.domain.claim import USABLE, Claim, billed_now
 from burstd.domain.claim import ClaimState as S
@@ -91,13 +93,22 @@ def get_bill(
     if begin >= end:
         raise ApiError(422, f"The bill would end ({utc_time(end):%F %T}) before it begins ({utc_time(begin):%F %T}).")
     lines = backend.reader.bill(group, begin, end, "" if caller.admin else caller.user)
-    return bill_view(lines, group, begin, end, now, _visible_budgets(caller, backend))
+    latest = backend.latest_loop()
+    rates = Rates() if latest is None else latest[0].rates
+    return bill_view(lines, group, begin, end, now, _visible_budgets(caller, backend), rates)
 
 
 def bill_view(
-    lines: Sequence[BillLine], group: str, since: float, until: float, now: float, budgets: Iterable[BudgetLine]
+    lines: Sequence[BillLine],
+    group: str,
+    since: float,
+    until: float,
+    now: float,
+    budgets: Iterable[BudgetLine],
+    rates: Rates,
 ) -> BillView:
     """The bill, and how budgets stand."""
+    total = sum_by_currency((line.cost, line.currency) for line in lines)
     return BillView(
         now=now,
         since=since,
@@ -120,11 +131,24 @@ def bill_view(
             )
             for line in lines
         ],
-        total=sum_by_currency((line.cost, line.currency) for line in lines),
+        total=total,
+        converted=_converted_total(total, rates),
         budgets=[
             BudgetView.from_fields(b, **{name: money_view(getattr(b, name), b.currency) for name in _BUDGET_AMOUNTS})
             for b in budgets
         ],
+    )
+
+
+def _converted_total(total: Sequence[Money], rates: Rates) -> ConvertedTotalView | None:
+    worth = [rates.converted(money.amount, money.currency) for money in total]
+    others = [money.currency for money in total if money.currency != rates.currency]
+    if not others or None in worth:
+        return None
+    return ConvertedTotalView(
+        total=money_view(sum(filter(None, worth), Decimal(0)), rates.currency),
+        date=rates.date.isoformat(),
+        rates={currency: str(rates.worth[currency]) for currency in others},
     )
 
 

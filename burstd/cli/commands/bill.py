@@ -10,6 +10,7 @@ import typer
 
 from burstd.api.answers.text import (
     bill_parts_text,
+    converted_text,
     duration_text,
     money_sums_text,
     money_text,
@@ -86,6 +87,8 @@ def print_bill(out: ConsoleOutput, answer: BillView) -> None:
         (f"{money_sums_text(answer.total)}", "bold"),
         f" from {utc_date_text(answer.since)} to {utc_date_text(answer.until)}",
     )
+    if answer.converted is not None:
+        out.line(converted_text(answer.converted))
     if answer.lines:
         out.table(
             (answer.group.upper(), "COST>", "MACHINE TIME>", "MACHINES>", "*"),

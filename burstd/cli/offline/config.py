@@ -55,6 +55,7 @@ def check_config(
     from burstd.settings.frameworks import unused_frameworks
     from burstd.settings.idle_gpus import unmeasured_rules
     from burstd.settings.notify import unusable_programs
+    from burstd.settings.rates import old_rates
     from burstd.slurm.hostlist import expand
 
     try:
@@ -75,6 +76,7 @@ def check_config(
         *unused_frameworks(settings),
         *unused_policy_tables(settings),
         *unmeasured_rules(settings),
+        *old_rates(settings),
         *(unusable_programs(settings.notify) if files else ()),
         *(_as_warning(finding) for finding in (mounts_findings(settings) if files else ())),
     ]

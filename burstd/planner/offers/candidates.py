@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from burstd.domain.billing.costs import cost_of
+from burstd.domain.billing.rates import Rates
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import DroppedWant, ExcludedOffer, Want
@@ -78,7 +79,7 @@ def offer_candidates(snapshot: Snapshot, plan: Plan, job: Job, outlook: Outlook 
             continue
         nodes = _nodes(job, pool)
         lacks = nodes if isinstance(nodes, str) else ""
-        verdict = _PlanVerdict(plan, job, pool)
+        verdict = _PlanVerdict(plan, job, pool, snapshot.rates)
         cost = None if isinstance(nodes, str) or verdict.never_by else _CostEstimator(nodes, job, outlook, pool.shape)
         found.append(
             PoolCandidates(
@@ -140,8 +141,9 @@ def shards_price(price: Decimal, job: Job, shape: Shape) -> Decimal | None:
 class _PlanVerdict:
     """What the plan says of the offers of one pool for one job."""
 
-    def __init__(self, plan: Plan, job: Job, pool: Pool) -> None:
+    def __init__(self, plan: Plan, job: Job, pool: Pool, rates: Rates) -> None:
         target = plan.target
+        self._rates = rates
         wants = [want for want in target.wants if _is_for(want, job, pool)]
         lost = [refused for refused in target.dropped_wants if _is_for(refused.want, job, pool)]
         self._chosen = next((want.offers[0] for want in wants if want.offers), None)
@@ -183,7 +185,7 @@ class _PlanVerdict:
         first = self._chosen
         if first is None:
             return ""
-        if offer.currency == first.currency and offer.price > first.price:
+        if self._rates.dearer(offer, first):
             return "more expensive than the chosen one"
         return "spot, after on-demand" if offer.spot and not first.spot else "after the chosen one"
 

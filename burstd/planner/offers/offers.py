@@ -1,8 +1,8 @@
 """Which offers may fill a pool now, in which order, and what keeps one that failed from being tried again at once.
 
-Order: places where too many machines were bad come last (bad_places.py), then price of an hour (as a number: the offers
-of a pool are expected in one currency), then on-demand before spot, then the order of the pool's rules, then the
-offer's name, so that the order is always the same.
+Order: places where too many machines were bad come last (bad_places.py), then price of an hour (converted by
+``Rates``; offers whose price cannot be compared with the others' are left out), then on-demand before spot, then the
+order of the pool's rules, then the offer's name, so that the order is always the same.
 
 A breaker names what failed, not the claim that met it: a zone without capacity opens one for the type and market
 that lacked it, a wrong image for the type, bad credentials for the whole provider; one for a check that the pool's own
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from burstd.domain.billing.rates import Rates
 from burstd.domain.claim import USABLE
 from burstd.domain.clock import backoff_s
 from burstd.domain.cloud.offer import Offer, Pool
@@ -149,6 +150,7 @@ def evaluate_offers(snapshot: Snapshot, pool: Pool) -> tuple[OfferEvaluation, ..
     usable: list[tuple[tuple[bool, Decimal, bool, int, str], OfferEvaluation]] = []
     rejected: list[OfferEvaluation] = []
     breakers, places = open_breakers(snapshot), fabric_places(snapshot, pool)
+    matching: list[Offer] = []
     for provider in dict.fromkeys(rule.provider for rule in pool.rules):
         cloud = snapshot.clouds.get(provider)
         if cloud is None:
@@ -159,12 +161,20 @@ def evaluate_offers(snapshot: Snapshot, pool: Pool) -> tuple[OfferEvaluation, ..
             for offer in cloud.offers:
                 if reason := _mismatch(pool, offer):
                     rejected.append(OfferEvaluation(offer.id, offer, reason, ever_usable=False))
-                elif reason := _rejection(pool, offer, breakers, snapshot) or _elsewhere(offer, places):
-                    rejected.append(OfferEvaluation(offer.id, offer, reason))
                 else:
-                    last = bad_place_reason(snapshot, offer)
-                    order = (bool(last), *_order(pool, offer))
-                    usable.append((order, OfferEvaluation(offer.id, offer, "", last_because=last)))
+                    matching.append(offer)
+    currency = _common_currency(pool, snapshot.rates, matching)
+    for offer in matching:
+        if reason := (
+            _without_rate(offer, currency, snapshot.rates)
+            or _rejection(pool, offer, breakers, snapshot)
+            or _elsewhere(offer, places)
+        ):
+            rejected.append(OfferEvaluation(offer.id, offer, reason))
+        else:
+            last = bad_place_reason(snapshot, offer)
+            order = (bool(last), *_order(pool, snapshot.rates, offer))
+            usable.append((order, OfferEvaluation(offer.id, offer, "", last_because=last)))
     usable.sort(key=lambda u: u[0])
     return (*(judged for _, judged in usable), *sorted(rejected, key=lambda j: j.subject))
 
@@ -360,9 +370,26 @@ def _count(there: tuple[Gres, ...], wanted: Gres) -> int:
     return sum(g.count for g in there if g.name == wanted.name and (not wanted.type or g.type == wanted.type))
 
 
-def _order(pool: Pool, offer: Offer) -> tuple[Decimal, bool, int, str]:
-    rule = next(index for index, rule in enumerate(pool.rules) if rule.allows(offer))
-    return offer.price, offer.spot, rule, offer.id
+def _order(pool: Pool, rates: Rates, offer: Offer) -> tuple[Decimal, bool, int, str]:
+    return rates.price(offer)[1], offer.spot, _rule_index(pool, offer), offer.id
+
+
+def _rule_index(pool: Pool, offer: Offer) -> int:
+    return next(index for index, rule in enumerate(pool.rules) if rule.allows(offer))
+
+
+def _common_currency(pool: Pool, rates: Rates, matching: Sequence[Offer]) -> str:
+    """In which the pool's prices are compared: that of its first rule where there is no rate."""
+    if len({offer.currency for offer in matching}) > 1:
+        matching = sorted(matching, key=lambda offer: (_rule_index(pool, offer), offer.id))
+    return rates.common_currency(matching)
+
+
+def _without_rate(offer: Offer, currency: str, rates: Rates) -> str:
+    """Why the offer's price cannot be compared; empty: it can."""
+    if rates.price(offer)[0] == currency:
+        return ""
+    return f"its price is in {offer.currency}, others of the pool are compared in {currency}, and [rates] has no rate"
 
 
 def _key_fields(offer: Offer, pool: str = "") -> list[str]:

@@ -136,7 +136,7 @@ def _serves(claim: Claim, want: Want, snapshot: Snapshot) -> bool:
     pool, first, own = snapshot.pools[want.pool], want.offers[0], claim.offer
     if claim.pool not in pool.reuse_from or not any(own.id == offer.id for offer in want.offers):
         return False
-    if own.currency != first.currency or own.price > first.price or (own.spot and not first.spot):
+    if snapshot.rates.dearer(own, first) is not False or (own.spot and not first.spot):
         return False
     before = snapshot.pools[claim.pool]
     if pool.fabric not in ("", before.fabric):
@@ -163,8 +163,11 @@ def _handover_text(claim: Claim, want: Want, snapshot: Snapshot) -> str:
     if not handed:
         return f"{text} instead of a boot of about {new:.0f} s ({cost_of(first.price, new):.2f} {first.currency})"
     soon = median(handed)
+    text = f"{text}: ready in about {soon:.0f} s instead of {new:.0f} s"
+    if claim.offer.currency != first.currency:
+        return text
     saved = max(cost_of(first.price, new) - cost_of(claim.offer.price, soon), Decimal(0))
-    return f"{text}: ready in about {soon:.0f} s instead of {new:.0f} s, saves {saved:.2f} {first.currency}"
+    return f"{text}, saves {saved:.2f} {first.currency}"
 
 
 def sources_of(pool: str, pools: Mapping[str, Pool]) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -30,7 +30,9 @@ class EligiblePool:
     shares_per_node: int
     """How many shares fit on an empty one."""
     price: Decimal | None
-    """Of the best offer, for an hour; None: there is no offer now."""
+    """Of the best offer, for an hour, as it is compared; None: there is no offer now."""
+    price_differs: bool = False
+    """It cannot be compared with those of other pools, for want of a rate: the pool comes after them, at price 0."""
 
     @property
     def takes_single_node_jobs(self) -> bool:
@@ -152,7 +154,7 @@ class EquivalenceClasses:
 
     def _new_class(self, request: ResourceRequest) -> EquivalenceClass:
         wanted = request.requirements
-        eligible_pools: list[EligiblePool] = []
+        fitting: list[tuple[Pool, PoolFit]] = []
         lacking_by_pool: dict[str, str] = {}
         for pool in self._snapshot.pools.values():
             if set(pool.partitions).isdisjoint(request.partitions):
@@ -161,20 +163,29 @@ class EquivalenceClasses:
             if isinstance(fit, str):
                 lacking_by_pool[pool.name] = fit
                 continue
-            offers = self._offers.get(pool.name, ())
-            eligible_pools.append(
-                EligiblePool(pool, fit.nodes, fit.share, fit.shares_per_node, offers[0].price if offers else None)
-            )
-        eligible_pools.sort(key=lambda r: (r.price is None, r.price or Decimal(0), r.pool.name))
+            fitting.append((pool, fit))
+        eligible_pools = self._eligible_pools(fitting)
         several = wanted.nodes > 1 or wanted.constraint.min_nodes > 1
         gang = several or (bool(eligible_pools) and all(route.nodes > 1 for route in eligible_pools))
         return EquivalenceClass(
             request,
-            tuple(eligible_pools),
+            eligible_pools,
             lacking_by_pool,
             gang,
             bool(request.excluded_nodes or request.required_nodes),
         )
+
+    def _eligible_pools(self, fitting: Sequence[tuple[Pool, PoolFit]]) -> tuple[EligiblePool, ...]:
+        rates, best = self._snapshot.rates, [self._offers.get(pool.name, ())[:1] for pool, _ in fitting]
+        currency = rates.common_currency(offer for first in best for offer in first)
+        found: list[EligiblePool] = []
+        for (pool, fit), first in zip(fitting, best, strict=True):
+            unit, price = rates.price(first[0]) if first else (currency, None)
+            if differs := unit != currency:
+                price = Decimal(0)
+            found.append(EligiblePool(pool, fit.nodes, fit.share, fit.shares_per_node, price, differs))
+        found.sort(key=lambda r: (r.price is None, r.price_differs, r.price or Decimal(0), r.pool.name))
+        return tuple(found)
 
     def fits_with_site_nodes(self, job_class: EquivalenceClass) -> bool:
         """True where nodes that are in no pool, in whatever state, could run it, alone or with the pools' slots."""

@@ -220,9 +220,10 @@ class Packer:
 def cheapest_pool(eligible_pools: Sequence[EligiblePool], left: int) -> EligiblePool:
     """Which of them holds so many for the least money, as many on each machine as fit."""
 
-    def cost(eligible: EligiblePool) -> tuple[Decimal, Decimal, str]:
+    def cost(eligible: EligiblePool) -> tuple[bool, Decimal, Decimal, str]:
         price = eligible.price or Decimal(0)
         return (
+            eligible.price_differs,
             price * left / eligible.shares_per_node if left > eligible.shares_per_node else price,
             price,
             eligible.pool.name,

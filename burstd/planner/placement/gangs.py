@@ -27,13 +27,18 @@ GangMember = tuple[Job, EquivalenceClass]
 NodePick = Bin | tuple[EligiblePool, str]
 
 
+_Cost = tuple[int, Decimal]
+"""How many new nodes have a price that cannot be compared, and what the others cost an hour."""
+_NOTHING: _Cost = (0, Decimal(0))
+
+
 @dataclass(slots=True)
 class _LayoutFit:
     """Nodes to start a job on, and what the new ones cost an hour."""
 
     picks: list[NodePick]
     share: NodeShare
-    cost: Decimal
+    cost: _Cost
 
 
 def assign_gang(packer: Packer, gang: str, members: Sequence[GangMember]) -> PlacementOutcome:
@@ -90,7 +95,7 @@ def _cheapest_layout(
         found = _fit_layout(packer, _LayoutAttempt(job, job_class, layout), own, outcome)
         if found is not None and (best is None or found.cost < best.cost):
             best = found
-        if best is not None and not best.cost:
+        if best is not None and best.cost == _NOTHING:
             return best
     return best
 
@@ -117,30 +122,31 @@ def _fit_layout(
 ) -> _LayoutFit | None:
     picks: list[NodePick] = []
     used: set[str] = set()
-    cost = Decimal(0)
+    unlike, cost = _NOTHING
     for node_group in attempt.layout.node_groups:
         missing = node_group.count
-        for pick, name, price in _candidate_nodes(packer, attempt, node_group, own, outcome):
+        for pick, name, (differs, price) in _candidate_nodes(packer, attempt, node_group, own, outcome):
             if name in used:
                 continue
             used.add(name)
             picks.append(pick)
+            unlike += differs
             cost += price
             missing -= 1
             if not missing:
                 break
         if missing:
             return None
-    return _LayoutFit(picks, attempt.layout.share, cost) if attempt.job_class.required_nodes <= used else None
+    return _LayoutFit(picks, attempt.layout.share, (unlike, cost)) if attempt.job_class.required_nodes <= used else None
 
 
 def _candidate_nodes(
     packer: Packer, attempt: _LayoutAttempt, node_group: NodeGroup, own: Sequence[Bin], outcome: PlacementOutcome
-) -> Iterator[tuple[NodePick, str, Decimal]]:
+) -> Iterator[tuple[NodePick, str, _Cost]]:
     """Nodes that can take one share, in the order in which they are to be taken."""
     job_class, share = attempt.job_class, attempt.layout.share
     accepts = _bin_filter(attempt, node_group)
-    yield from ((b, b.name, Decimal(0)) for b in own if b.fits(share) and accepts(b))
+    yield from ((b, b.name, _NOTHING) for b in own if b.fits(share) and accepts(b))
     # A job is bound to nodes of its own: with nodes of others among them it would never be.
     own_only = any(b.claim is not None and b.claim.dedicated for b in own)
     usable: Iterable[Bin] = (
@@ -150,7 +156,7 @@ def _candidate_nodes(
     )
     if job_class.required_nodes:
         usable = sorted(usable, key=lambda b: b.name not in job_class.required_nodes)
-    yield from ((b, b.name, Decimal(0)) for b in usable)
+    yield from ((b, b.name, _NOTHING) for b in usable)
     if outcome.stuck_on or outcome.given_up:
         return
     for eligible in job_class.eligible_pools:
@@ -160,7 +166,7 @@ def _candidate_nodes(
         if not node_group.expression.holds(pool.shape.features) or share.lacking(pool.shape):
             continue
         for slot in packer.allowed_slots(eligible, job_class):
-            yield (eligible, slot), slot, eligible.price
+            yield (eligible, slot), slot, (eligible.price_differs, eligible.price)
 
 
 def _bin_filter(attempt: _LayoutAttempt, node_group: NodeGroup) -> Callable[[Bin], bool]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter, is_
 
+from burstd.domain.billing.rates import Rates
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.slurm.node import Node
@@ -37,6 +38,7 @@ class PlacementInputs:
     stuck_jobs: StuckJobs
     interruptions: Mapping[str, frozenset[int]]
     spot_interruptions: int
+    rates: Rates
     evaluated_from: tuple[object, ...]
     """What ``evaluations`` was made from."""
 
@@ -47,6 +49,7 @@ class PlacementInputs:
             == (other.spot_interruptions, other.held_slots, other.drained_by, other.reserved, other.stuck_jobs)
             and self.exclusive_partitions == other.exclusive_partitions
             and self.bound == other.bound
+            and self.rates == other.rates
             and self.dedicated == other.dedicated
             and self.interruptions == other.interruptions
             and self.evaluations == other.evaluations
@@ -67,7 +70,7 @@ def placement_inputs(
     """The world of a snapshot. ``exclusive_partitions`` are Demand's."""
     clouds = {name: cloud.offers for name, cloud in snapshot.clouds.items()}
     places = {name: fabric_places(snapshot, pool) for name, pool in snapshot.pools.items() if pool.fabric}
-    evaluated_from = (snapshot.pools, snapshot.images, clouds, snapshot.places, places)
+    evaluated_from = (snapshot.rates, snapshot.pools, snapshot.images, clouds, snapshot.places, places)
     if previous is not None and not snapshot.breakers and evaluated_from == previous.evaluated_from:
         evaluations = previous.evaluations
     else:
@@ -92,6 +95,7 @@ def placement_inputs(
         stuck_jobs=find_stuck_jobs(snapshot),
         interruptions=snapshot.interruptions,
         spot_interruptions=spot_interruptions,
+        rates=snapshot.rates,
         # What a breaker says changes with every second.
         evaluated_from=() if snapshot.breakers else evaluated_from,
     )
