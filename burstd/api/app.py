@@ -30,6 +30,7 @@ from burstd.api.routers import (
     policies,
     projects,
     providers,
+    quote,
     staging,
     status,
     volumes,
@@ -53,7 +54,7 @@ def create_api_app(backend: Backend, authorizer: Authorizer, *extensions: Callab
     app.state.backend = backend
     app.state.authorizer = authorizer
     groups = (status, nodes, jobs, job_use, events, plan, staging, providers, ingress, policies, volumes, projects)
-    for group in (*groups, history, notify):
+    for group in (*groups, history, notify, quote):
         app.include_router(group.router)
     app.add_exception_handler(ApiError, _handle_api_error)
     app.add_exception_handler(BurstdError, _handle_burstd_error)

@@ -30,6 +30,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "commands.job:explain",
         "Why a job does or does not start: its options, their cost, and what would start it.",
     ),
+    "quote": (
+        "commands.quote:quote",
+        "What a job would meet before you submit it: each way to run it, with start, end, cost, and what selects it.",
+    ),
     "port-forward": (
         "commands.ports:port_forward",
         "Bring a port of your running job to 127.0.0.1 here, until the job ends or Ctrl-C.",
@@ -88,6 +92,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 """Where each command is, and its line in the list of commands, which is printed without loading any of them."""
 
+_CONTEXT_SETTINGS: Mapping[str, dict[str, Any]] = {
+    # Its words are sbatch's, from the first that is no option of burstctl's. The h of -Jhello asks for no help.
+    "quote": {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]},
+}
+
 
 class LazyGroup(TyperGroup):
     """Knows of its commands their names and lines; loads the module of the one that is chosen."""
@@ -114,7 +123,7 @@ def load_command(name: str) -> Any:
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=name)
     else:
-        alone.command(name)(found)
+        alone.command(name, context_settings=_CONTEXT_SETTINGS.get(name))(found)
     command = typer.main.get_group(alone).commands[name]
     for one in getattr(command, "commands", {}).values():
         one.short_help = (one.help or "").partition("\n\n")[0]  # else the list cuts it off

@@ -25,6 +25,7 @@ from burstd.domain.command import (
     ForgetMachines,
     Pause,
     PlanNow,
+    QuoteJobs,
     ReleaseSlots,
     Reload,
     RemoveVolume,
@@ -108,6 +109,9 @@ class CommandHandler:
             case WhatIf(job_id):
                 found = self._reconciler.what_if(job_id)
                 return CommandResult("what would start the job", changed=False, option_changes=found)
+            case QuoteJobs(jobs, usable):
+                quotes = self._reconciler.quote_jobs(jobs, usable)
+                return CommandResult("what the job would meet", changed=False, quotes=quotes)
             case ChangeProject():
                 return self._projects.change(command)
             case DeleteProject():

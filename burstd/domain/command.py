@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from burstd.domain.plan import Plan
 from burstd.domain.project import Project
+from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.option_change import OptionChange
+from burstd.domain.slurm.quote import Quote
 from burstd.domain.snapshot import Snapshot
 
 PIN_KINDS = ("exact", "floor", "ceiling")
@@ -136,6 +138,17 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
+class QuoteJobs:
+    """``burstctl quote``: asks what jobs would meet that are not submitted."""
+
+    jobs: tuple[Job, ...]
+    """The components of one job."""
+    usable: tuple[str, ...]
+    """Partitions that the user may name."""
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class RetryStage:
     """``burstctl stage retry``: lets a job's data that is HELD go on from where it stopped."""
 
@@ -215,6 +228,7 @@ Command = (
     | Reload
     | TryPolicies
     | WhatIf
+    | QuoteJobs
     | ChangeProject
     | DeleteProject
     | StageCommand
@@ -237,6 +251,8 @@ class CommandResult:
     """The answer to TryPolicies: by the policies in force, and by those on disk."""
     option_changes: tuple[OptionChange, ...] = ()
     """The answer to WhatIf, smallest first."""
+    quotes: tuple[Quote, ...] = ()
+    """The answer to QuoteJobs, one a job."""
     project: Project | None = None
     """The answer to ChangeProject and DeleteProject: as it is to be, or as it was."""
     undo: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,12 +14,14 @@ from burstd.db import StoreError
 from burstd.db.record_mark import DOUBT_KEY
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Pool
-from burstd.domain.errors import SchedulerUnavailable
+from burstd.domain.errors import NoAnswer, SchedulerUnavailable
 from burstd.domain.job_use import JobUse
 from burstd.domain.mounts import MountsView
 from burstd.domain.plan import Plan
-from burstd.domain.plugins.policy import Policy
+from burstd.domain.plugins.policy import Policy, Target
+from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.option_change import OptionChange
+from burstd.domain.slurm.quote import Quote
 from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot, Unavailable
 from burstd.domain.staging import StagingView
 from burstd.domain.storage_node import StorageNodeView
@@ -49,7 +51,7 @@ from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.site_history import SITE_HISTORY_SUBJECT, SiteHistoryRecorder
 from burstd.reconciler.pollers.spot_notices import SpotNoticePoller
 from burstd.reconciler.quarantine import LOOP_ERRORS
-from burstd.reconciler.what_if import ThrottledWhatIf
+from burstd.reconciler.what_if import ThrottledQuotes, ThrottledWhatIf
 from burstd.runtime.clock import clock_alarm
 
 log = structlog.get_logger(__name__)
@@ -165,6 +167,7 @@ class Reconciler:
         self._process_start = context.clock.now()
         """When the process began, or went on after a sleep."""
         self._what_if = ThrottledWhatIf()
+        self._quotes = ThrottledQuotes()
         self._decider = QuarantiningDecider(context.quarantine, lambda: self.config)
         self._progress = ProgressTable()
         self._observer = Observer(context, self._progress)
@@ -457,12 +460,17 @@ class Reconciler:
         """The smallest changes with which a job of the last snapshot would start; changes nothing."""
         if self.latest is None:
             return ()
+        return self._what_if.smallest_changes(*self.latest, job_id, self._trial_target())
+
+    def quote_jobs(self, jobs: Sequence[Job], usable: Collection[str]) -> tuple[Quote, ...]:
+        """What jobs would meet that are not submitted, by the last snapshot; changes nothing. Raises NoAnswer."""
+        if self.latest is None:
+            raise NoAnswer("burstd has just started and has not read Slurm and the clouds yet; try again soon")
+        return self._quotes.quote_jobs(*self.latest, jobs, usable, self._trial_target())
+
+    def _trial_target(self) -> Callable[[Snapshot], Target]:
         policies, tuning = copies_for_trial(self.config.policies), self.config.tuning
-        return self._what_if.smallest_changes(
-            *self.latest,
-            job_id,
-            lambda seen: make_target(seen, policies, tuning.output_retention_s, tuning.spot_interruptions),
-        )
+        return lambda seen: make_target(seen, policies, tuning.output_retention_s, tuning.spot_interruptions)
 
     def _seconds_until_due(self, snapshot: Snapshot, recheck_at: float) -> float:
         """Until the next thing that no hint tells of; ``look_at``: when the next job begins to count."""

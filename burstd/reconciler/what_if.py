@@ -1,14 +1,18 @@
-"""What would start a job, asked for by users: as much of it as the deciding thread has time for."""
+"""What would start a job, and what one would meet, asked by users: as much as the deciding thread has time for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic, process_time
 
+from burstd.domain.errors import NoAnswer
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import PolicyFailed, Target
+from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.option_change import OptionChange
+from burstd.domain.slurm.quote import Quote
 from burstd.domain.snapshot import Snapshot
+from burstd.planner.explain.quote import quote_jobs
 from burstd.planner.explain.what_if import helpful_changes
 
 MAX_CPU_S = 1.0
@@ -17,7 +21,7 @@ UNTHROTTLED_CPU_S = 0.1
 """Answers that take no longer may be had at any time."""
 PAUSE_FACTOR = 10.0
 """So many times as long as an answer took no other one is made."""
-_OUT_OF_TIME = Target(failed_policies=(PolicyFailed("explain", "there is no time for more"),))
+_NO_TIME = Target(failed_policies=(PolicyFailed("explain", "there is no time for more"),))
 
 
 class ThrottledWhatIf:
@@ -35,9 +39,36 @@ class ThrottledWhatIf:
         if monotonic() < self._paused_until:
             return self._last[1] if job_id == self._last[0] else ()
         found = helpful_changes(
-            snapshot, plan, job_id, lambda seen: decide(seen) if process_time() - began < MAX_CPU_S else _OUT_OF_TIME
+            snapshot, plan, job_id, lambda seen: decide(seen) if process_time() - began < MAX_CPU_S else _NO_TIME
         )
         took = process_time() - began
         self._last = job_id, found
+        self._paused_until = monotonic() + took * PAUSE_FACTOR if took > UNTHROTTLED_CPU_S else float("-inf")
+        return found
+
+
+class ThrottledQuotes:
+    """Used in the deciding thread."""
+
+    def __init__(self) -> None:
+        self._paused_until = float("-inf")
+
+    def quote_jobs(
+        self,
+        snapshot: Snapshot,
+        plan: Plan,
+        jobs: Sequence[Job],
+        usable: Collection[str],
+        decide: Callable[[Snapshot], Target],
+    ) -> tuple[Quote, ...]:
+        """As quote_jobs. Raises NoAnswer while it rests."""
+        left_s = self._paused_until - monotonic()
+        if left_s > 0:
+            raise NoAnswer(f"burstd has just worked out another quote; try again in {left_s:.0f} s")
+        began = process_time()
+        found = quote_jobs(
+            snapshot, plan, jobs, usable, lambda seen: decide(seen) if process_time() - began < MAX_CPU_S else _NO_TIME
+        )
+        took = process_time() - began
         self._paused_until = monotonic() + took * PAUSE_FACTOR if took > UNTHROTTLED_CPU_S else float("-inf")
         return found

@@ -18,7 +18,8 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
-from burstd.reconciler.pollers.claim_runs import ClaimRunRecorder, dominant_share
+from burstd.planner.demand.job_requirements import dominant_share
+from burstd.reconciler.pollers.claim_runs import ClaimRunRecorder
 from burstd.reconciler.quarantine import Quarantine
 from tests.db.samples import START, ManualClock, planned
 from tests.virtual.clock import VirtualClock
@@ -128,4 +129,5 @@ def test_what_is_written_down(
     ],
 )
 def test_the_largest_share_counts(asks: dict[str, Any], share: float) -> None:
-    assert float(dominant_share(job(**asks), NODE)) == pytest.approx(share)
+    one = job(**asks)
+    assert float(dominant_share(one, NODE, len(one.node_list))) == pytest.approx(share)

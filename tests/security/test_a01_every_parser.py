@@ -19,7 +19,7 @@ from burstd.planner.demand import feature_expression
 from burstd.simulate.traces import philly, sacct, swf
 from burstd.simulate.traces.trace_job import Trace, TraceError, TraceLines
 from burstd.slurm import hostlist, reservations
-from burstd.slurm.commands import controller, job_facts, jobs, nodes, parsing
+from burstd.slurm.commands import controller, job_facts, jobs, nodes, parsing, sbatch
 from burstd.slurm.commands.delimiters import RandomDelimiters
 from burstd.slurm.commands.reasons import short_reason
 from burstd.slurm.commands.run import SlurmCommands
@@ -90,6 +90,23 @@ def test_fuzz_comments_and_excluded_nodes_stay_their_jobs(values: list[str]) -> 
     rows = [str(n) + drawn.field_delimiter + value + drawn.row_delimiter + "\n" for n, value in enumerate(values)]
     excluded = jobs.parse_excluded_nodes("".join(rows), drawn)
     assert set(excluded) == {str(n) for n, value in enumerate(values) if parsing.text_or_empty(value)}
+
+
+@fuzzed
+@given(
+    values=st.dictionaries(
+        st.sampled_from(("array", "cpus-per-gpu", "gres", "gpus", "gpus-per-task", "mem", "nodes", "ntasks", "time")),
+        hostile,
+    )
+)
+def test_fuzz_an_option_of_sbatch_is_read_or_refused(values: dict[str, str]) -> None:
+    options = "".join(f"sbatch: {name:20}: {value}\n" for name, value in values.items())
+    found = sbatch.parse_answer(f"sbatch: defined options\n{options}sbatch: end of defined options\n", 0)
+    for one in found.components:
+        with contextlib.suppress(hostlist.HostlistError):
+            job = sbatch.requested_job(one, sbatch.SubmitDefaults("burst"))
+            assert job.partitions == ("burst",)
+            assert min(job.nodes, job.cpus, job.tasks) >= 1
 
 
 def test_a_job_that_cannot_be_read_is_passed_over_and_says_so() -> None:

@@ -15,11 +15,14 @@ import pytest
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer, OfferRule, Pool
 from burstd.domain.plugins.policy import Target
+from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import CloudView, SlurmView, Snapshot
+from burstd.planner.demand.job_requirements import resource_requirements
 from burstd.planner.policy_chain import make_target
 from burstd.slurm.commands.controller import read_controller_config
 from burstd.slurm.commands.nodes import NodeReader
 from burstd.slurm.commands.run import SlurmCommands
+from burstd.slurm.commands.sbatch import parse_answer, read_defaults, requested_job
 from burstd.slurm.config import check
 from burstd.slurm.config.render import SlurmConfOptions
 from burstd.slurm.state_watch import StateWatch
@@ -41,6 +44,38 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield found
 
 
+SCRIPTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("", (), "-p burst"),
+    ("", ("#SBATCH -n4", "#SBATCH -c 2 -p burst # four"), ""),
+    ("", ("#SBATCH --ntasks=4 --mem-per-cpu=100M", "#SBATCH\t-p burst", "# words", "", "#SBATCH -t 1-0"), ""),
+    ("", ("#SBATCH -n 4 -p burst -t 90", "true", "#SBATCH -n 9"), ""),
+    ("", ("#SBATCH -J 'two words' -p burst --mem=1G", "##SBATCH -n 9"), ""),
+    ("", ("#SBATCH -p onprem -n 1 -t 10",), "-p burst,onprem -n2 --time=4:00:00"),
+    ("SBATCH_PARTITION=burst SBATCH_CONSTRAINT=cloud SBATCH_TIMELIMIT=5", ("#SBATCH -t 7",), ""),
+    ("SBATCH_PARTITION=onprem", ("#SBATCH -p onprem",), "-p burst --gpus-per-node=v100:1"),
+    ("", ("#PBS -l walltime=00:20:00", "#SBATCH -p burst"), ""),
+    ("", ("#SBATCH -p burst --gres=gpu:v100:2 --array=1-40%8",), ""),
+    ("", ("#SBATCH -p burst --array=0-9999", "#SBATCH --comment='burst: gpu=1'"), "--no-requeue"),
+    ("", ("#SBATCH -p burst -N 2-4 --ntasks-per-node=2",), ""),
+    ("", ("#SBATCH -p burst -N3 --exclusive",), "--mem=0"),
+    ("", ("#SBATCH -p burst -n2 --gpus-per-task=1 --exclusive=user",), ""),
+    ("", ("#SBATCH -p burst -n2 --gpus=2 --cpus-per-gpu=1 --mem-per-gpu=100M",), ""),
+    ("", ("#SBATCH -p burst -w cl3 -x cl4,cl5",), ""),
+    ("", ("#SBATCH -p burst -N1 --mincpus=2 --gpus=v100:3",), ""),
+    ("", (*("#SBATCH -J n",) * 1000, "#SBATCH -p burst"), ""),
+)
+"""Variables of sbatch, the first lines of a script, and words of the command line."""
+
+
+def _asked(job: Job) -> tuple[object, ...]:
+    """All that placement looks at. Of a job without -N the queue shows the number that slurmctld would take as most."""
+    wanted = resource_requirements(job)
+    return (
+        replace(wanted, nodes_max=0) if wanted.nodes == 1 else wanted, job.partitions, job.time_limit_s, job.tasks,
+        job.name, job.comment, job.requeue, job.exclusive_user, job.node_list, job.excluded_nodes,
+    )  # fmt: skip
+
+
 class TestRealSlurm(SchedulerContract):
     def test_what_is_said_of_the_configuration_holds(self, cluster: Rig) -> None:
         commands = SlurmCommands(cluster.run)
@@ -52,6 +87,22 @@ class TestRealSlurm(SchedulerContract):
         running = check.read_running_slurm(commands)
         found = check.compare_slurm_conf(cluster.cluster.pools, options, running)
         assert [(f.subject, f.recommended) for f in found] == [("SchedulerParameters", True), ("AllocNodes", True)]
+
+    def test_what_a_script_asks_for_is_what_the_queue_shows_of_it(self, cluster: Rig) -> None:
+        """Each is put to ``sbatch --test-only -v``, then submitted: burstd reads the same of both."""
+        defaults = read_defaults(SlurmCommands(cluster.run), "ada")
+        pairs: list[tuple[str, Job, Job]] = []
+        for setting, header, words in SCRIPTS:
+            lines = "".join(f"{line}\n" for line in ("#!/bin/bash", *header, "sleep 300"))
+            cluster.cluster.head.path("/home/ada/job.sh").write_text(lines)
+            shell = f"cd ~ && export {setting or 'A=1'} && sbatch {{}} {words} job.sh"
+            said = cluster.shell(shell.format("--test-only -v") + " 2>&1 || true", "ada")
+            (options,) = parse_answer(said, 0).components
+            job_id = cluster.shell(shell.format("--parsable -H"), "ada").strip()
+            row = next(job for job in cluster.scheduler.jobs() if job_id in (job.number, job.id))
+            cluster.shell(f"scancel {job_id}")
+            pairs.append((f"{setting} {header} {words}", requested_job(options, defaults, "job.sh"), row))
+        assert [(what, _asked(job), _asked(row)) for what, job, row in pairs if _asked(job) != _asked(row)] == []
 
     def test_nodes_are_read_with_one_command_once_sinfo_has_told_their_names(self, cluster: Rig) -> None:
         asked: list[str] = []

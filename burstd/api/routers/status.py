@@ -133,10 +133,7 @@ def bill_view(
         ],
         total=total,
         converted=_converted_total(total, rates),
-        budgets=[
-            BudgetView.from_fields(b, **{name: money_view(getattr(b, name), b.currency) for name in _BUDGET_AMOUNTS})
-            for b in budgets
-        ],
+        budgets=[budget_view(line) for line in budgets],
     )
 
 
@@ -150,6 +147,12 @@ def _converted_total(total: Sequence[Money], rates: Rates) -> ConvertedTotalView
         date=rates.date.isoformat(),
         rates={currency: str(rates.worth[currency]) for currency in others},
     )
+
+
+def budget_view(line: BudgetLine) -> BudgetView:
+    """How one budget stands, in an answer."""
+    amounts = {name: money_view(getattr(line, name), line.currency) for name in _BUDGET_AMOUNTS}
+    return BudgetView.from_fields(line, **amounts)
 
 
 def _visible_budgets(caller: Caller, backend: Backend) -> list[BudgetLine]:

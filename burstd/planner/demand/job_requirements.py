@@ -7,9 +7,11 @@ enough for the equal nodes of a pool. Memory for each CPU bounds the CPUs that o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from burstd.domain.slurm.job import Job
-from burstd.domain.slurm.shape import SHARD, Gres, Shape
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import SHARD, Gres, Shape, gpus_of, shards_of_gpus
 from burstd.planner.demand.feature_expression import Constraint, parse_constraint
 from burstd.planner.demand.gres import GresCounts, available_gres, gres_text, lacking_gres
 
@@ -115,3 +117,17 @@ def resource_requirements(job: Job, defaults: PartitionDefaults = _NONE) -> Reso
         # With all of a node's memory it leaves nothing that another job could run in.
         exclusive=job.exclusive or job.memory_whole,
     )
+
+
+def dominant_share(job: Job, there: Node | Shape, nodes: int) -> Fraction:
+    """The largest of the shares of a node's CPUs, memory and GPUs that a job has, spread evenly over so many nodes."""
+    asked = resource_requirements(job).share_per_node(max(1, nodes))
+    if asked.exclusive:
+        return Fraction(1)
+    shards = max(shards_of_gpus([there.gres]), default=0)
+    parts = (
+        (Fraction(asked.cpus), Fraction(there.cpus)),
+        (Fraction(asked.memory_mib), Fraction(there.memory_mib)),
+        (gpus_of(asked.gres, shards), gpus_of([g for g in there.gres if g.name == "gpu"], shards)),
+    )
+    return max((part / whole for part, whole in parts if whole), default=Fraction(1))

@@ -7,7 +7,7 @@ look at, so that a site with ten thousand jobs gets its answer as soon as a smal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -20,7 +20,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.explain.job_comment import scontrol_job_id
 from burstd.planner.explain.job_options import JobVariant, job_variants
 from burstd.planner.staging.input_deadlines import boot_durations, data_of_job
-from burstd.planner.staging.transfer_schedule import boot_estimate
+from burstd.planner.staging.transfer_schedule import boot_quantile
 
 MAX_CHANGES = 3
 """So many changes are named."""
@@ -78,10 +78,8 @@ class _WhatIf:
     attempts_left: int = 0
 
     def __post_init__(self) -> None:
-        jobs, held = _relevant_jobs(self.slurm, self.plan, self.job)
-        self.slurm = replace(self.slurm, jobs=jobs)
-        self.snapshot = replace(self.snapshot, drained_slots=self.snapshot.drained_slots | held, outlook={})
-        work = len(jobs) + len(self.slurm.nodes) + len(self.snapshot.claims)
+        self.snapshot, self.slurm = relevant_part(self.snapshot, self.slurm, self.plan, self.job)
+        work = len(self.slurm.jobs) + len(self.slurm.nodes) + len(self.snapshot.claims)
         self.attempts_left = min(MAX_ATTEMPTS, max(MIN_ATTEMPTS, MAX_WORK // max(1, work)))
 
     def change_from(self, option: JobVariant) -> OptionChange | None:
@@ -94,7 +92,7 @@ class _WhatIf:
         jobs = tuple(changed if j.id == changed.id else j for j in self.slurm.jobs)
         target = self.decide(replace(self.snapshot, slurm=replace(self.slurm, jobs=jobs)))
         wants = [want for want in target.wants if changed.id in want.jobs]
-        names = [slot for want in wants for slot in want.slots] or _assigned_nodes(target, changed)
+        names = [slot for want in wants for slot in want.slots] or assigned_nodes(target, changed)
         if target.failed_policies:
             # A policy that overruns its time would do so again.
             self.attempts_left = 0
@@ -111,27 +109,41 @@ class _WhatIf:
             before=option.before,
             after=option.after,
             command=update,
-            start_s=max(self._ready_s(wants, names), self._data_s()),
+            start_s=max(ready_s(self.snapshot, wants, names), self._data_s()),
             where=tuple(dict.fromkeys(names)),
             offer=first.id if first else "",
             price=sum((w.offers[0].price * w.nodes for w in wants), Decimal(0)) if first else None,
             currency=first.currency if first else "",
         )
 
-    def _ready_s(self, wants: list[Want], names: list[str]) -> float:
-        known = boot_durations(self.snapshot)
-        waits = [boot_estimate(known.get(want.pool, ())) for want in wants]
-        coming = [c for c in self.snapshot.claims if c.slot in names and c.state is not ClaimState.IN_SERVICE]
-        waits += [boot_estimate(known.get(c.pool, ())) - (self.snapshot.now - c.created) for c in coming]
-        return max(0.0, *waits) if waits else 0.0
-
     def _data_s(self) -> float:
         data = data_of_job(self.snapshot.data, self.job)
         return max(0.0, data.ready_at - self.snapshot.now) if data is not None and data.ready_at else 0.0
 
 
-def _assigned_nodes(target: Target, job: Job) -> list[str]:
+def ready_s(snapshot: Snapshot, wants: Sequence[Want], names: Sequence[str], share: float = 0.0) -> float:
+    """In how many seconds the machines of these wants, and those of nodes on their way, are ready: the median.
+
+    With ``share`` when the last of them is, with that chance.
+    """
+    known = boot_durations(snapshot)
+    coming = [c for c in snapshot.claims if c.slot in names and c.state is not ClaimState.IN_SERVICE]
+    of_each = share ** (1 / max(1, len(coming) + sum(want.nodes for want in wants))) if share else 0.5
+    waits = [boot_quantile(known.get(want.pool, ()), of_each) for want in wants]
+    waits += [boot_quantile(known.get(c.pool, ()), of_each) - (snapshot.now - c.created) for c in coming]
+    return max(0.0, *waits) if waits else 0.0
+
+
+def assigned_nodes(target: Target, job: Job) -> list[str]:
+    """Nodes, there or on their way, on which a pending job has room."""
     return [*target.placements.get(job.id, ()), *target.placements.get(job.het_job_id, ())]
+
+
+def relevant_part(snapshot: Snapshot, slurm: SlurmView, plan: Plan, job: Job) -> tuple[Snapshot, SlurmView]:
+    """As much of the queue as matters to a pending job, and the snapshot, in which other jobs keep their slots."""
+    jobs, held = _relevant_jobs(slurm, plan, job)
+    some = replace(slurm, jobs=jobs)
+    return replace(snapshot, slurm=some, drained_slots=snapshot.drained_slots | held, outlook={}), some
 
 
 def _relevant_jobs(slurm: SlurmView, plan: Plan, job: Job) -> tuple[tuple[Job, ...], frozenset[str]]:

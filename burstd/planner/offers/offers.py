@@ -200,7 +200,7 @@ def no_offer_reason(evaluations: Iterable[OfferEvaluation], most: int = 3) -> st
     reasons = [
         f"{j.subject}: {j.rejected_because}"
         for j in evaluations
-        if j.rejected_because and j.rejected_because != _BY_RULE
+        if j.rejected_because and j.rejected_because != BY_RULE
     ]
     if not reasons:
         return "the pool's rules allow no offer of any provider"
@@ -305,12 +305,13 @@ def free_slots_reason(snapshot: Snapshot, pool: Pool, free: int) -> str:
     return ", ".join([*parts, *([f"{rest} drained, held or not powered down"] if rest > 0 else [])])
 
 
-_BY_RULE = "excluded by the pool's rules"
+BY_RULE = "excluded by the pool's rules"
+"""Of an offer that no rule of the pool names."""
 
 
 def _mismatch(pool: Pool, offer: Offer) -> str:
     if not any(rule.allows(offer) for rule in pool.rules):
-        return _BY_RULE
+        return BY_RULE
     if lacking := _too_small(pool, offer):
         return f"smaller than the pool's slots: {lacking}"
     if pool.fabric and offer.hardware.fabric not in ("", pool.fabric):

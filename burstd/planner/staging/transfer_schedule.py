@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from statistics import median
 from types import MappingProxyType
 
 from burstd.domain.units import size_text
@@ -138,9 +137,23 @@ def ready_at(now: float, left_bytes: int, ahead_bytes: int, rate: float) -> floa
     return now + left / rate if rate * MAX_ESTIMATE_S >= left else 0.0
 
 
+def boot_quantile(seconds: Sequence[float], share: float) -> float:
+    """Within which time such a share of nodes is ready, by how long others took. Where none did, two thirds to twice
+    BOOT_S. Seconds.
+
+    Between values of a sample of n the share of the k-th is k / (n + 1); beyond its ends is the end.
+    """
+    if not seconds:
+        return BOOT_S * min(2.0, max(2 / 3, 1.0 + (share - 0.5) * 2.5))
+    ordered, place = sorted(seconds), share * (len(seconds) + 1) - 1
+    low = min(max(0, int(place)), len(ordered) - 1)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * min(1.0, max(0.0, place - low))
+
+
 def boot_estimate(seconds: Sequence[float]) -> float:
     """How long a node will take from its claim until it is ready, by how long others took: the median."""
-    return median(seconds) if seconds else BOOT_S
+    return boot_quantile(seconds, 0.5)
 
 
 def latest_boot_start(now: float, ready_at: float, boot_s: float) -> float:

@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from fractions import Fraction
 
 from burstd.domain.billing.use import WHOLE, ClaimRun, Payer
 from burstd.domain.claim import Claim
 from burstd.domain.slurm.job import RUNNING_STATES, Job, JobState
-from burstd.domain.slurm.node import Node
-from burstd.domain.slurm.shape import gpus_of, shards_of_gpus
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner import isolation
-from burstd.planner.demand.job_requirements import resource_requirements
+from burstd.planner.demand.job_requirements import dominant_share
 from burstd.reconciler.context import LoopContext
 
 _ON_NODES = RUNNING_STATES - {JobState.STAGE_OUT}
@@ -105,19 +102,5 @@ class ClaimRunRecorder:
 def _run(job: Job, claim: Claim, slurm: SlurmView) -> ClaimRun:
     payer = Payer(job.id, job.user, job.account, ",".join(job.partitions))
     node = slurm.nodes.get(claim.slot)
-    share = WHOLE if node is None else max(1, min(WHOLE, round(dominant_share(job, node) * WHOLE)))
+    share = WHOLE if node is None else max(1, min(WHOLE, round(dominant_share(job, node, len(job.node_list)) * WHOLE)))
     return ClaimRun(claim.id, payer, job.start, share, run_start=job.run_start)
-
-
-def dominant_share(job: Job, node: Node) -> Fraction:
-    """The largest of the shares of a node's CPUs, memory and GPUs that a job has, spread evenly over its nodes."""
-    asked = resource_requirements(job).share_per_node(max(1, len(job.node_list)))
-    if asked.exclusive:
-        return Fraction(1)
-    shards = max(shards_of_gpus([node.gres]), default=0)
-    parts = (
-        (Fraction(asked.cpus), Fraction(node.cpus)),
-        (Fraction(asked.memory_mib), Fraction(node.memory_mib)),
-        (gpus_of(asked.gres, shards), gpus_of([g for g in node.gres if g.name == "gpu"], shards)),
-    )
-    return max((part / whole for part, whole in parts if whole), default=Fraction(1))

@@ -1,0 +1,224 @@
+"""burstctl quote"""
+
+from __future__ import annotations
+
+import grp
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from burstd.api.answers.text import (
+    abbreviated_list,
+    duration_text,
+    money_text,
+    plural,
+    rough_duration_text,
+)
+from burstd.cli.output import ConsoleOutput, styled_state
+from burstd.cli.session import ApiClient, ExitCode, with_client
+from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from burstd.api.answers.quote import QuotedWayView, QuotesView, QuoteView, TimeRangeView
+    from burstd.domain.slurm.job import Job
+    from burstd.slurm.commands.sbatch import SbatchAnswer, SubmitDefaults
+
+_SBATCH_TIMEOUT_S = 30.0
+_SCRIPT_BYTES = 1 << 20
+"""Of a script, in which #BURST lines are looked for; Slurm's own limit is 4 MiB."""
+_SENT = (
+    "partitions", "name", "account", "qos", "tasks", "nodes", "nodes_max", "cpus", "cpus_per_node", "memory_mib",
+    "memory_per_cpu", "memory_whole", "constraint", "exclusive", "exclusive_user", "time_limit_s", "node_list",
+    "excluded_nodes", "requeue",
+)  # fmt: skip
+"""Fields of a job that burstd is told as they are."""
+
+
+@with_client
+def quote(
+    burstd: ApiClient,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[--] WORDS...", help="As for sbatch: options follow after --, then the script."),
+    ],
+) -> None:
+    """What a job would meet before you submit it: each way to run it, with start, end, cost, and what selects it.
+
+    WORDS are sbatch's own options, then the script: burstctl quote -p burst -t 4:00:00 job.sh. Slurm reads them (sbatch
+    --test-only), and burstd is told what the job asks for, not the script. Nothing is submitted and no machine is
+    started.
+    """
+    from burstd.api.answers.quote import QuotesView
+
+    said, jobs, defaults, script = _asked_jobs(burstd, words)
+    body = {"jobs": [_body(job) for job in jobs], "usable_partitions": defaults.usable_partitions()}
+    answer = burstd.request("POST", "/quote", body)
+    answer |= {"slurm": said.message, "refused": said.refused, "waits_for": _waits_for(said, script)}
+    burstd.show(QuotesView, answer, print_quotes)
+
+
+def _asked_jobs(burstd: ApiClient, words: Sequence[str]) -> tuple[SbatchAnswer, list[Job], SubmitDefaults, str]:
+    """What sbatch says, the job or the components of a het job, Slurm's defaults, and the script's own #BURST lines."""
+    from burstd.api.answers.base import current_user
+    from burstd.slurm.commands.run import SlurmCommands
+    from burstd.slurm.commands.sbatch import TEST_ONLY, SbatchFailed, parse_answer, read_defaults, requested_job
+    from burstd.slurm.hostlist import HostlistError
+
+    try:
+        done = subprocess.run(
+            [*TEST_ONLY, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
+            encoding="utf-8", errors="replace", timeout=_SBATCH_TIMEOUT_S,
+        )  # fmt: skip
+        said = parse_answer(done.stderr, done.returncode)
+        groups = {_group_name(gid) for gid in {*os.getgroups(), os.getegid()}}
+        defaults = read_defaults(SlurmCommands(), current_user(), groups)
+        path, text = _script(words)
+        return said, [requested_job(one, defaults, path) for one in said.components], defaults, text
+    except FileNotFoundError:
+        burstd.fail(ExitCode.NEGATIVE, "sbatch is not installed here: run burstctl quote where you submit jobs.")
+    except subprocess.TimeoutExpired:
+        burstd.fail(ExitCode.UNREACHABLE, f"sbatch gave no answer within {_SBATCH_TIMEOUT_S:.0f} s.")
+    except (SbatchFailed, HostlistError) as error:
+        burstd.fail(ExitCode.USAGE, f"{error}.".replace("..", "."))
+    except (SchedulerUnavailable, SchedulerRefused) as error:
+        burstd.fail(ExitCode.UNREACHABLE, f"{error}.")
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _script(words: Sequence[str]) -> tuple[str, str]:
+    """Name and text of the script: the first word that is a file with an interpreter. ``wrap`` and ``sbatch`` as Slurm
+    calls jobs without one.
+
+    The name tells which jobs are like this one, the text whether it has #BURST lines; neither is needed for the rest.
+    """
+    for word in words:
+        try:
+            with Path(word).open("rb") as file:
+                text = file.read(_SCRIPT_BYTES)
+        except (OSError, ValueError):
+            continue
+        if text.startswith(b"#!"):
+            return Path(word).name, text.decode("utf-8", "replace")
+    return ("wrap" if any(word.startswith("--wrap") for word in words) else "sbatch"), ""
+
+
+def _body(job: Job) -> dict[str, Any]:
+    from burstd.domain.slurm.comment import is_for_burstd
+
+    body: dict[str, Any] = {name: getattr(job, name) for name in _SENT}
+    for name in ("gres_per_node", "gres_per_job"):
+        body[name] = [{"name": g.name, "type": g.type, "count": g.count} for g in getattr(job, name)]
+    if is_for_burstd(job.comment):
+        body["comment"] = job.comment
+    return body
+
+
+def _waits_for(said: SbatchAnswer, script: str) -> list[str]:
+    from burstd.slurm.commands.sbatch import delays
+
+    found = list(dict.fromkeys(option for one in said.components for option in delays(one)))
+    if any(line.startswith("#BURST ") for line in script.splitlines()):
+        found.append("data of its #BURST lines")
+    return found
+
+
+def print_quotes(out: ConsoleOutput, answer: QuotesView) -> None:
+    """What the job asks for, what Slurm and burstd say of it, its ways, and how budgets stand."""
+    several = len(answer.quotes) > 1
+    for number, one in enumerate(answer.quotes):
+        if number:
+            out.blank()
+        name = f"Component {number}" if several else "The job"
+        verdict = styled_state(one.verdict)
+        out.line((name, "bold"), f" asks for {one.asks}.")
+        out.note(f"It is expected to run {_run_text(one)}.")
+        if one.tasks > 1:
+            out.note(f"It is an array of {plural(one.tasks, 'task')}: all figures are of the first.")
+        out.note(f"As it is: {verdict.plain}: {one.summary}.")
+        if not number:
+            _print_slurm(out, answer)
+        _print_ways(out, answer.now, one)
+        for budget in one.budgets:
+            whose = f"{budget.kind} {budget.name}".strip() or "the site"
+            left = budget.fault or f"{money_text(budget.left)} left of {money_text(budget.limit)} ({budget.period})"
+            out.note(f"Budget of {whose}: {left}.")
+    if several:
+        out.note("All components start together: the latest counts.")
+
+
+def _print_slurm(out: ConsoleOutput, answer: QuotesView) -> None:
+    if answer.refused:
+        out.note(f"Slurm refuses it as it is: {answer.slurm}.", "yellow")
+    elif answer.slurm:
+        out.note(f"Slurm says: {answer.slurm}.")
+    if answer.waits_for:
+        out.note(f"Not counted is what it may wait for besides: {', '.join(answer.waits_for)}.", "yellow")
+
+
+def _run_text(one: QuoteView) -> str:
+    length = rough_duration_text(one.run_s, "")
+    if one.run_basis == "time limit":
+        return f"{length}: by its time limit, for no run like it is known"
+    if one.run_basis == "none":
+        return f"{length}: a guess, for it has no time limit and no run like it is known"
+    return f"{length} (by {one.run_basis})"
+
+
+def _print_ways(out: ConsoleOutput, now: datetime, one: QuoteView) -> None:
+    taken = [way for way in one.ways if way.taken]
+    others = [way for way in one.ways if not way.taken]
+    if taken:
+        out.blank()
+        out.table(
+            ("", "WAY*", "STARTS", "90 %", "ENDS", "90 %", "COST>", "AT MOST>"),
+            [
+                (str(number), _way_text(way), *_times(now, way.start), *_times(now, way.end),
+                 money_text(way.expected), money_text(way.worst) or ("no limit" if way.offer else ""))
+                for number, way in enumerate(taken, 1)
+            ],
+        )  # fmt: skip
+        out.note("90 %: by then with that chance. COST: as the bill would charge it.", "dim")
+        out.blank()
+        for number, way in enumerate(taken, 1):
+            out.command(way.line or "nothing to add", f"{number}  ", "green" if way.line else "")
+    else:
+        out.note("No way is open.", "bold red")
+    if others:
+        out.blank()
+        out.line(("Not taken", "bold"))
+        for way in others:
+            price = f" for {money_text(way.price_per_hour)}/h" if way.price_per_hour and way.start else ""
+            by = f"{way.by}: " if way.by and way.by not in ("demand", "placement") else ""
+            out.note(f"{_way_text(way)}{price}: {by}{way.reason}", "yellow")
+
+
+def _way_text(way: QuotedWayView) -> str:
+    if not way.pool:
+        return f"on premises: {', '.join(way.partitions)}"
+    if way.names:
+        return f"{way.pool}: {abbreviated_list(way.names, 3)}"
+    count = f"{way.nodes} x " if way.nodes > 1 else ""
+    return f"{way.pool}: {count}{way.offer.split('/')[-2]} {way.market}" if way.offer else way.pool
+
+
+def _times(now: datetime, times: TimeRangeView | None) -> tuple[str, str]:
+    if times is None:
+        return "", ""
+    return _in(now, times.p50), _in(now, times.p90)
+
+
+def _in(now: datetime, at: datetime) -> str:
+    left = (at - now).total_seconds()
+    return duration_text(left) if left >= 1 else "at once"

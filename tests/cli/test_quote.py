@@ -1,0 +1,210 @@
+"""burstctl quote: sbatch reads the words, burstd hears what the job asks for and nothing else, and the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import policies.budget
+from burstd.domain.command import Command, CommandResult, QuoteJobs
+from burstd.domain.errors import NoAnswer
+from burstd.domain.slurm.shape import Gres
+from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner.explain.quote import quote_jobs
+from burstd.planner.policy_chain import make_target
+from tests.api.client import ME, ApiTestClient
+from tests.api.fake_backend import PLAN, FakeBackend
+from tests.api.world import SNAPSHOT, USER
+
+from .conftest import NOBODY, Run
+
+OPTIONS = """\
+sbatch: defined options
+sbatch: -------------------- --------------------
+sbatch: comment             : for me alone
+sbatch: export              : SECRET=hunter2
+sbatch: gres                : gres/gpu:1
+sbatch: partition           : burst
+sbatch: time                : 02:00:00
+sbatch: -------------------- --------------------
+sbatch: end of defined options
+"""
+REFUSED = f"{OPTIONS}allocation failure: Requested node configuration is not available\n"
+CONFIG = "AccountingStorageType   = (null)\nDefMemPerNode = 100\nSelectTypeParameters    = CR_CPU_MEMORY\n"
+PARTITIONS = "PartitionName=burst State=UP MaxTime=UNLIMITED\nPartitionName=onprem State=UP Default=YES\n"
+assert isinstance(SNAPSHOT.slurm, SlurmView)
+BUSY = replace(SNAPSHOT.slurm.nodes["gpu2"], state="ALLOCATED", cpus_allocated=8)
+FULL = replace(SNAPSHOT.slurm, nodes={**SNAPSHOT.slurm.nodes, "gpu2": BUSY})
+"""No open node has room."""
+
+
+class Commands:
+    """Slurm's commands in a folder of PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.says("sbatch", REFUSED, 1)
+        for name, text in (("config", CONFIG), ("partition", PARTITIONS)):
+            (folder / name).write_text(text)
+        (folder / "scontrol").write_text(f'#!/bin/sh\nfor last; do :; done\ncat "{folder}/$last"\n')
+        (folder / "scontrol").chmod(0o755)
+
+    def says(self, name: str, text: str, status: int = 0) -> None:
+        (self.folder / f"{name}.said").write_text(text)
+        program = self.folder / name
+        program.write_text(
+            f'#!/bin/sh\necho "$*" >> "{self.folder}/words"\ncat "{self.folder}/{name}.said" >&2\nexit {status}\n'
+        )
+        program.chmod(0o755)
+
+    def words(self) -> list[str]:
+        return (self.folder / "words").read_text().splitlines()
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "train.sh").write_text("#!/bin/bash\n#BURST stage_in /data/x\nexport TOKEN=hunter3\n")
+    monkeypatch.chdir(tmp_path)
+    return Commands(tmp_path)
+
+
+def quoting(*chain: Any, **fields: Any) -> Any:
+    """burstd's own answer in the world of these tests."""
+    snapshot: Snapshot = replace(SNAPSHOT, **fields)
+
+    def answer(command: Command) -> CommandResult:
+        assert isinstance(command, QuoteJobs)
+        found = quote_jobs(snapshot, PLAN, command.jobs, command.usable, lambda seen: make_target(seen, chain))
+        return CommandResult("", quotes=found)
+
+    return answer
+
+
+ANSWER = """\
+The job asks for 1 node, 1 CPU, 100 MiB per node, gpu:1 per node, 120 min.
+  It is expected to run about 2 h: by its time limit, for no run like it is
+  known.
+  As it is: boot: the job gets a new node in pool gpu: gpu6,
+  sandbox/local/a/g4/on-demand.
+  Not counted is what it may wait for besides: data of its #BURST lines.
+
+   WAY                STARTS  90 %   ENDS  90 %           COST   AT MOST
+1  gpu: g4 on-demand  40 s    100 s  2 h   2 h 1 min  1.56 EUR  6.15 EUR
+  90 %: by then with that chance. COST: as the bill would charge it.
+
+1  nothing to add
+
+Not taken
+  cpu: a node lacks gpu:1
+"""
+
+
+def test_the_answer_as_people_see_it(run: Run, backend: FakeBackend, slurm: Commands) -> None:
+    backend.answer = quoting(slurm=FULL)
+    out = run("quote", "-p", "burst", "train.sh", columns=80).out
+    assert out == ANSWER
+    assert slurm.words() == ["--test-only -v -p burst train.sh"]
+
+
+def test_burstd_hears_what_the_job_asks_for_and_no_line_of_the_script(
+    run: Run, backend: FakeBackend, slurm: Commands
+) -> None:
+    backend.answer = quoting()
+    out = run("quote", "--json", "train.sh").out
+    [command] = backend.commands
+    assert isinstance(command, QuoteJobs)
+    (asked,) = command.jobs
+    assert (asked.user, asked.name, asked.gres_per_node) == (ME, "train.sh", (Gres("gpu", "", 1),))
+    assert (asked.time_limit_s, asked.memory_mib, asked.comment) == (7200.0, 100, "")
+    assert command.usable == ("burst", "onprem")
+    for text in (repr(command), out):
+        assert "hunter" not in text
+        assert "for me alone" not in text
+    answer = json.loads(out)
+    assert answer["waits_for"] == ["data of its #BURST lines"]
+    assert {way["market"] for way in answer["quotes"][0]["ways"] if way["taken"]} <= {"", "on-demand", "spot"}
+
+
+def test_words_of_sbatch_need_no_dashes_before_them(run: Run, backend: FakeBackend, slurm: Commands) -> None:
+    backend.answer = quoting()
+    for words in (("--", "-n2", "--wrap", "x y"), ("--wrap=x", "--json"), ("--json", "-Jhelp", "train.sh", "-h")):
+        assert run("quote", *words).code == 0
+    assert slurm.words() == [
+        "--test-only -v -n2 --wrap x y", "--test-only -v --wrap=x", "--test-only -v -Jhelp train.sh -h",
+    ]  # fmt: skip
+    assert [c.jobs[0].name for c in backend.commands if isinstance(c, QuoteJobs)] == ["wrap", "wrap", "train.sh"]
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "says"),
+    [
+        ("sbatch: unrecognized option '--nonsense'\n", 2, "burstctl: sbatch: unrecognized option '--nonsense'."),
+        (f"{OPTIONS}allocation failure: Invalid qos\n", 0, "Slurm refuses it as it is: allocation failure: Invalid"),
+        (f"{OPTIONS}sbatch: Job 7 to start at now\n", 0, "Slurm says: Job 7 to start at now."),
+        (OPTIONS.replace("sbatch: gres", "sbatch: begin    : later\nsbatch: gres"), 0,
+         "Not counted is what it may wait for besides: --begin=later, data of its #BURST"),
+    ],
+)  # fmt: skip
+def test_what_slurm_says(run: Run, backend: FakeBackend, slurm: Commands, said: str, code: int, says: str) -> None:
+    backend.answer = quoting()
+    slurm.says("sbatch", said, 0 if "to start" in said else 1)
+    outcome = run("quote", "train.sh")
+    assert outcome.code == code
+    assert says in outcome.out + outcome.err
+
+
+def test_no_sbatch_here(run: Run, slurm: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "sbatch is not installed here" in run("quote", "train.sh").err
+
+
+def test_burstd_rests(run: Run, backend: FakeBackend, slurm: Commands) -> None:
+    def answer(_: Command) -> CommandResult:
+        raise NoAnswer("burstd has just worked out another quote; try again in 3 s")
+
+    backend.answer = answer
+    outcome = run("quote", "train.sh")
+    assert (outcome.code, outcome.err) == (3, "burstctl: burstd has just worked out another quote; try again in 3 s\n")
+
+
+def test_figures_of_an_account_are_for_those_with_jobs_in_it(backend: FakeBackend, control: Path) -> None:
+    settings = {"projects": {"*": {"limit": "0.01"}}, "users": {USER: {"limit": "7"}}}
+    budget = policies.budget.plugin.make(policies.budget.BudgetSettings.model_validate(settings))
+    backend.answer = quoting(budget, slurm=FULL)
+    job = {
+        "partitions": ["burst"],
+        "account": "secret",
+        "time_limit_s": 7200,
+        "gres_per_node": [{"name": "gpu", "count": 1}],
+    }
+    body = {"jobs": [job], "usable_partitions": ["burst"]}
+    with ApiTestClient(control) as root, ApiTestClient(control, NOBODY) as other:
+        seen, hidden = (client.request("POST", "/v1/quote", body)[1]["quotes"][0] for client in (root, other))
+    assert "project secret is 0.01" in seen["summary"]
+    assert "0.01" not in json.dumps(hidden)
+    assert "does not allow it" in hidden["summary"]
+    assert backend.commands[1].by != backend.commands[0].by
+    assert Decimal(0) not in [way["expected"] for way in hidden["ways"]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"jobs": []},
+        {"jobs": [{"partitions": []}]},
+        {"jobs": [{"partitions": ["burst"], "nodes": 0}]},
+        {"jobs": [{"partitions": ["burst"], "time_limit_s": 1e99}]},
+        {"jobs": [{"partitions": ["burst"], "user": "root"}]},
+        {"jobs": [{"partitions": ["burst"], "name": "x" * 1001}]},
+    ],
+)
+def test_values_that_cannot_be(control: Path, body: dict[str, Any]) -> None:
+    with ApiTestClient(control) as client:
+        assert client.request("POST", "/v1/quote", body)[0] == 422

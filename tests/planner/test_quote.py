@@ -1,0 +1,191 @@
+"""A job that is not submitted: each way to run it, what selects it, and why others are closed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+import policies.backlog
+import policies.budget
+import policies.spot
+from burstd.domain.claim import ClaimState as S
+from burstd.domain.cloud.offer import OfferRule
+from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import Policy
+from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job_history import EndedJob, JobHistory
+from burstd.domain.slurm.quote import Quote, QuotedWay
+from burstd.domain.slurm.shape import Gres, Shape
+from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot
+from burstd.planner.explain.quote import quote_jobs
+from burstd.planner.policy_chain import make_target
+
+from .worlds import NOW, claim, job, make_snapshot, node, offer, pool
+
+A100 = Shape(16, 64_000, (Gres("gpu", "a100", 4),), frozenset({"a100", "cloud"}))
+V100 = Shape(8, 32_000, (Gres("gpu", "v100", 2),), frozenset({"v100", "cloud"}))
+BOTH = ("on-demand", "spot")
+POOLS = (
+    pool("v100", shape=V100, rules=(OfferRule("sky", ("v*",), markets=BOTH),)),
+    pool("a100", shape=A100, rules=(OfferRule("sky", ("a*",)),)),
+)
+OFFERS = (offer("v1", "2", V100), offer("v1", "0.5", V100, spot=True), offer("a1", "9", A100))
+BOOTS = RuntimeState(boot_durations={"v100": (90.0, 100.0, 110.0, 200.0), "a100": (300.0,)})
+SITE = node("op1", partitions=("gpu",), cpus=8, gres=(Gres("gpu", "v100", 2),))
+GPU = (Gres("gpu", "", 1),)
+
+
+def world(*jobs: Job, **fields: Any) -> Snapshot:
+    given: dict[str, Any] = {"pools": POOLS, "offers": OFFERS, "nodes": (SITE,), "runtime_state": BOOTS}
+    return make_snapshot(*jobs, **(given | fields))
+
+
+def quotes(snapshot: Snapshot, *jobs: Job, chain: tuple[Policy, ...] = ()) -> tuple[Quote, ...]:
+    found = make_target(snapshot, chain)
+    plan = Plan((), found, found.remarks)
+    return quote_jobs(snapshot, plan, jobs, {"burst", "gpu"}, lambda seen: make_target(seen, chain))
+
+
+def quote(snapshot: Snapshot, asked: Job, *chain: Policy) -> Quote:
+    (found,) = quotes(snapshot, asked, chain=chain)
+    return found
+
+
+def asked(**fields: Any) -> Job:
+    return job("", user="ada", reason="", **{"time_limit_s": 7200.0, "gres_per_node": GPU, **fields})
+
+
+def ways(found: Quote) -> list[tuple[str, str, str, bool, str]]:
+    return [(w.pool, w.offer.market if w.offer else "", w.options, w.taken, w.reason) for w in found.ways]
+
+
+def waits(way: QuotedWay) -> list[int]:
+    assert way.start is not None
+    return [round(at - NOW) for at in (way.start.p10, way.start.p50, way.start.p90)]
+
+
+def test_the_sites_nodes_both_markets_and_the_other_pool() -> None:
+    found = quote(world(), asked())
+    assert (found.verdict, found.run_basis, found.run_s) == ("boot", "time limit", 7200.0)
+    assert ways(found) == [
+        ("", "", "-p gpu", True, ""),
+        ("v100", "on-demand", "", False, "more expensive than the chosen one"),
+        ("v100", "spot", "", True, ""),
+        ("a100", "on-demand", "-C a100", True, ""),
+    ]
+    site, on_demand, spot, other = found.ways
+    assert (waits(site)[:2], site.expected) == ([0, 0], None)
+    assert waits(spot) == [90, 105, 260]
+    assert waits(other)[:2] == [300, 300]
+    # Half of the machine for two hours, and all of it while it boots; all of it to the time limit.
+    assert spot.expected == Decimal("0.514583")
+    assert on_demand.worst == Decimal("4.111111")
+
+
+def test_no_requeue_keeps_a_job_off_spot_where_the_policy_says_so() -> None:
+    chain = policies.spot.plugin.make(policies.spot.SpotSettings())
+    assert ways(quote(world(), asked(), chain))[1:3] == [
+        ("v100", "on-demand", "--no-requeue", True, ""),
+        ("v100", "spot", "", True, ""),
+    ]
+
+
+def test_where_the_site_is_asked_for_the_cloud_is_another_partition() -> None:
+    busy = job("7", partitions=("gpu",), state=JobState.RUNNING, node_list=("op1",), cpus=8, time_limit_s=4000.0,
+               gres_per_node=(Gres("gpu", "", 2),), start=NOW - 1000)  # fmt: skip
+    full = replace(SITE, state="ALLOCATED", cpus_allocated=8, gres_used=(Gres("gpu", "v100", 2),))
+    found = quote(world(busy, nodes=(full,)), asked(partitions=("gpu",)))
+    assert [(w.pool, w.options) for w in found.ways if w.taken] == [
+        ("", ""), ("v100", "-p burst"), ("a100", "-p burst -C a100"),
+    ]  # fmt: skip
+    assert waits(found.ways[0])[1] == 3000
+    both = quote(world(busy, nodes=(full,)), asked(partitions=("gpu", "burst")))
+    assert [(w.pool, w.options) for w in both.ways if w.taken][:2] == [("", "-p gpu"), ("v100", "-p burst")]
+
+
+def test_closed_ways_say_why() -> None:
+    assert {w.reason for w in quote(world(), asked(gres_per_node=(Gres("gpu", "h100", 1),))).ways} == {
+        "a node lacks gpu:h100:1"
+    }
+    no_offer = quote(world(offers=()), asked())
+    assert [w.reason for w in no_offer.ways if w.pool] == [no_offer.summary] * 2
+    assert "no offer" in no_offer.summary
+    none = quote(world(pools=(POOLS[0],), nodes=()), asked(nodes=9, nodes_max=9))
+    assert [w.taken for w in none.ways] == [False]
+
+
+def test_budgets_say_what_is_left_and_what_is_reserved() -> None:
+    settings = policies.budget.BudgetSettings.model_validate(
+        {"projects": {"atlas": {"limit": 20}, "lhc": {"limit": 1}}}
+    )
+    chain = policies.budget.plugin.make(settings)
+    found = quote(world(), asked(account="atlas"), chain)
+    assert [(line.name, line.left) for line in found.budgets] == [("atlas", Decimal(20))]
+    (spot,) = (w for w in found.ways if w.offer is not None and w.offer.spot)
+    # All of the machine, for it is this job's alone.
+    assert spot.worst == Decimal("1.125000")
+    assert spot.expected == Decimal("1.014583")
+    poor = quote(world(), asked(account="lhc"), chain)
+    assert all("lhc" in w.reason for w in poor.ways if w.pool)
+
+
+def test_a_policy_that_lets_jobs_wait_first() -> None:
+    chain = policies.backlog.plugin.make(policies.backlog.BacklogSettings(min_age_s=250))
+    found = quote(world(), asked(), chain)
+    (spot,) = (w for w in found.ways if w.offer is not None and w.offer.spot)
+    assert (found.verdict, waits(spot)) == ("wait", [390, 405, 560])
+
+
+def test_nodes_that_are_there_or_on_their_way() -> None:
+    there = claim("v1001", S.IN_SERVICE, pool="v100", offer=OFFERS[0])
+    (way, *_) = (w for w in quote(world(claims=(there,)), asked()).ways if w.pool == "v100")
+    assert (way.names, waits(way)[:2], way.taken) == (("v1001",), [0, 0], True)
+    coming = claim("v1001", S.BOOTING, created=NOW - 50, pool="v100", offer=OFFERS[0])
+    (way, *_) = (w for w in quote(world(claims=(coming,)), asked()).ways if w.pool == "v100")
+    assert (way.names, waits(way)[1]) == (("v1001",), 55)
+
+
+def test_its_place_in_the_queue_is_that_of_who_came_last() -> None:
+    others = [job(str(n), priority=50, gres_per_node=(Gres("gpu", "", 2),), cpus=8) for n in range(1, 5)]
+    found = quote(world(*others, pools=POOLS[:1], nodes=()), asked())
+    assert (found.job.priority, found.verdict) == (50, "wait")
+    assert quote(world(*(replace(o, user="bob", priority=9) for o in others)), asked()).job.priority == 9
+
+
+@pytest.mark.parametrize("known", [0, 8])
+def test_how_long_like_jobs_ran(known: int) -> None:
+    ended = [
+        EndedJob(
+            str(n), "ada", "", "train", ("burst",), 1, 1, 1, 7200.0, NOW - 9000, NOW - 9000, NOW - 9000 + 600, True
+        )
+        for n in range(known)
+    ]
+    found = quote(world(history=JobHistory.from_jobs(ended)), asked(name="train"))
+    assert found.run_s == (600 if known else 7200)
+    assert found.run_basis == ("8 jobs train of ada with 1 GPUs" if known else "time limit")
+    end = found.ways[0].end
+    assert end is not None
+    assert end.p50 == NOW + found.run_s
+
+
+def test_components_of_a_het_job_stay_where_they_are() -> None:
+    first, second = quotes(world(), asked(), asked(gres_per_node=(Gres("gpu", "a100", 1),)))
+    assert [(w.pool, w.options) for q in (first, second) for w in q.ways if w.taken] == [
+        ("v100", ""), ("a100", "-C a100"), ("a100", ""),
+    ]  # fmt: skip
+
+
+def test_an_array_is_quoted_by_its_first_task() -> None:
+    found = quote(world(), asked(tasks=100_000))
+    assert (found.job.tasks, found.verdict) == (1, "boot")
+
+
+def test_asking_leaves_the_snapshot_as_it_was() -> None:
+    snapshot = world(job("1", gres_per_node=GPU))
+    before = repr(snapshot)
+    assert quote(snapshot, asked()) == quote(snapshot, asked())
+    assert repr(snapshot) == before
+    assert isinstance(snapshot.slurm, SlurmView)
