@@ -55,6 +55,8 @@ def to_json_text(value: object) -> str:
 
 def storable_text(text: str) -> str:
     """Text that every database takes: clouds and machines send anything, NUL and broken UTF-8 included."""
+    if text.isascii() and "\0" not in text:
+        return text
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 

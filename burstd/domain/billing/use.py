@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 from math import inf, lcm
 from typing import NamedTuple
@@ -118,10 +119,13 @@ class Charge(NamedTuple):
 WeightedPayer = tuple[Payer, int]
 _Use = tuple[Kind, str]
 _Weights = dict[tuple[Kind, str, Payer], int]
+_Start = tuple[int, int, int, ClaimRun]
+"""Milliseconds after the beginning of the bill, as those of the end; a number; the run."""
 _BOOT: _Use = (Kind.BOOT, "")
 _SERVICE: _Use = (Kind.IDLE, "")
 _DRAINED: _Use = (Kind.IDLE, IdleCause.DRAINED)
 _END: _Use = (Kind.END, "")
+_FRAGMENT: _Use = (Kind.IDLE, IdleCause.FRAGMENT)
 _FAILED: _Use = (Kind.FAILED, "")
 _LOST: _Use = (Kind.FAILED, "lost")
 """As _FAILED; no job ran on it."""
@@ -129,6 +133,7 @@ _UP = frozenset({ClaimState.VALIDATING, ClaimState.READY, ClaimState.IN_SERVICE}
 _OPEN_CAUSES = {Cause.FLOOR: IdleCause.FLOOR, Cause.PIN: IdleCause.PIN}
 
 
+@lru_cache(4096)
 def day_text(day: int) -> str:
     """``2026-11-27``."""
     return datetime.fromtimestamp(day * DAY_S, UTC).strftime("%Y-%m-%d")
@@ -151,36 +156,35 @@ def charges_by_use(
     if span is None:
         return []
     begin, length = span
-    cut = [
-        (max(0, _ms(run.started - begin)), length if run.ended is None else min(length, _ms(run.ended - begin)), run)
-        for run in runs
-    ]
-    live = sorted((since, end, n) for n, (since, end, _) in enumerate(cut) if since < end)
-    by_day: defaultdict[int, _Weights] = defaultdict(lambda: defaultdict(int))
+    starts, ends = _cut(runs, begin, length)
     phases = _phases(claim, states, begin)
-    edges = {0, length, *(at for at, _ in phases), *_day_edges(begin, length)}
-    points = sorted({at for at in (*edges, *(t for run in live for t in run[:2])) if 0 <= at <= length})
-    first, last = min((run[0] for run in live), default=length), max((run[1] for run in live), default=0)
-    active: dict[int, ClaimRun] = {}
-    ends: dict[int, list[int]] = defaultdict(list)
-    for _, end, number in live:
-        ends[end].append(number)
+    edges = {0, *(at for at, _ in phases), *_day_edges(begin, length)}
+    points = {*edges, *(one[0] for one in starts), *(one[0] for one in ends), length}
+    first, last = (starts[0][0], ends[-1][0]) if starts else (length, 0)
+    by_day: defaultdict[int, _Weights] = defaultdict(lambda: defaultdict(int))
     nobody = _nobody_pays(claim, made_for, idle)
-    place = begun = 0
-    for at, to in pairwise(points):
-        for number in ends.pop(at, ()):
-            active.pop(number, None)
-        while begun < len(live) and live[begun][0] <= at:
-            active[live[begun][2]] = cut[live[begun][2]][2]
+    work = _Work(whole=claim.dedicated)
+    place = begun = over = 0
+    weights, phase = by_day[_day(begin, 0)], phases[0][1]
+    for at, to in pairwise(sorted(at for at in points if 0 <= at <= length)):
+        while over < len(ends) and ends[over][0] <= at:
+            work.end(ends[over][1])
+            over += 1
+        if at in edges:
+            weights = by_day[_day(begin, at)]
+            work.put_into(weights)
+            while place + 1 < len(phases) and phases[place + 1][0] <= at:
+                place += 1
+            phase = phases[place][1]
+        while begun < len(starts) and starts[begun][0] <= at:
+            work.begin(*starts[begun][2:])
             begun += 1
-        while place + 1 < len(phases) and phases[place + 1][0] <= at:
-            place += 1
-        weights = by_day[_day(begin, at)]
-        use = phases[place][1]
+        use = phase
         if claim.cause is Cause.STORAGE:
             use = use if use[0] is Kind.FAILED else (Kind.STORAGE, "")
-        elif active and use != _LOST:  # A job that is bound to its node begins before that is in service.
-            _add_work(weights, [*active.values()], to - at, nobody, whole=claim.dedicated)
+        elif work.running and use != _LOST:  # A job that is bound to its node begins before that is in service.
+            if free := work.add(to - at):
+                _spread(weights, _FRAGMENT, nobody, free)
             continue
         if use == _SERVICE:
             use = (Kind.IDLE, _idle_cause(claim, at, first, last))
@@ -188,6 +192,7 @@ def charges_by_use(
             use = _FAILED
         payers = made_for if use[0] is Kind.BOOT else nobody if use[0] in (Kind.IDLE, Kind.END) else ()
         _spread(weights, use, payers, (to - at) * WHOLE)
+    work.put_into({})
     if idle is IdleMode.BY_USE and not claim.dedicated:
         _charge_by_use(by_day, made_for)
     return [*_priced(claim, begin, length, by_day)]
@@ -250,7 +255,7 @@ def equal_parts(*names: Sequence[str]) -> list[WeightedPayer]:
 
 def _ms(seconds: float) -> int:
     """To a thousandth, as ``cost_of`` takes them."""
-    return round(float(f"{seconds:.3f}") * 1000)
+    return round(round(seconds, 3) * 1000)
 
 
 def _day(begin: float, at: int) -> int:
@@ -314,25 +319,88 @@ def _idle_cause(claim: Claim, at: int, first: int, last: int) -> IdleCause:
     return IdleCause.KEEP_ALIVE if at >= last else IdleCause.GAP
 
 
+def _cut(runs: Iterable[ClaimRun], begin: float, length: int) -> tuple[list[_Start], list[tuple[int, int]]]:
+    """The runs within the bill, in the order of their beginnings; their ends and numbers in the order of these."""
+    starts = []
+    for number, run in enumerate(runs):
+        since = max(0, _ms(run.started - begin))
+        end = length if run.ended is None else min(length, _ms(run.ended - begin))
+        if since < end:
+            starts.append((since, end, number, run))
+    starts.sort(key=lambda one: one[:3])
+    return starts, sorted(one[1:3] for one in starts)
+
+
+class _Work:
+    """The weights of runs.
+
+    A run that has its share of the node, and no less, is added up when it ends, or its day does.
+    """
+
+    def __init__(self, *, whole: bool) -> None:
+        """``whole``: the jobs have all of the node, however little they asked for."""
+        self._whole = whole
+        self._weights: dict[tuple[Kind, str, Payer], int] = {}
+        self.running: dict[int, tuple[tuple[Kind, str, Payer], int]] = {}
+        """Key among the weights, and share."""
+        self._new: list[int] = []
+        """Those of ``running`` that have no place among the weights so far; it is in the order of their beginnings."""
+        self._total = 0
+        """Of their shares."""
+        self._worked = 0
+        """Milliseconds so far in which they had their shares, ..."""
+        self._counted: dict[int, int] = {}
+        """... and how many of these are in the weights of each run."""
+
+    def put_into(self, weights: dict[tuple[Kind, str, Payer], int]) -> None:
+        """From now on it adds to these."""
+        if weights is not self._weights:
+            for number in self.running:
+                self._count(number)
+            self._weights, self._new = weights, [*self.running]
+
+    def begin(self, number: int, run: ClaimRun) -> None:
+        """A run begins."""
+        self.running[number] = ((Kind.WORK, "", run.payer), run.share)
+        self._new.append(number)
+        self._total += run.share
+        self._counted[number] = self._worked
+
+    def end(self, number: int) -> None:
+        """A run ends."""
+        self._count(number)
+        self._total -= self.running.pop(number)[1]
+
+    def _count(self, number: int) -> None:
+        key, share = self.running[number]
+        if since := self._worked - self._counted[number]:
+            self._weights[key] += share * since
+            self._counted[number] = self._worked
+
+    def add(self, length: int) -> int:
+        """They go on for so many milliseconds. Returns the weight of what is free beside them."""
+        for number in self._new:
+            if number in self.running:
+                self._weights.setdefault(self.running[number][0], 0)
+        self._new.clear()
+        if not self._whole and self._total <= WHOLE:
+            self._worked += length
+            return length * (WHOLE - self._total)
+        for key, share in self.running.values():
+            self._weights[key] += length * share * WHOLE // self._total
+        return 0
+
+
 def _nobody_pays(claim: Claim, made_for: Sequence[WeightedPayer], idle: IdleMode) -> Sequence[WeightedPayer]:
     """Who is charged for what no job used. Those whom a dedicated one was made for: no one else may use it."""
     return made_for if claim.dedicated or idle is IdleMode.TO_CAUSE else ()
 
 
-def _add_work(
-    weights: _Weights, runs: Sequence[ClaimRun], length: int, nobody: Sequence[WeightedPayer], *, whole: bool
-) -> None:
-    """``whole``: the jobs have all of the node, however little they asked for."""
-    total = sum(run.share for run in runs)
-    for run in runs:
-        weight = length * run.share * WHOLE // total if whole or total > WHOLE else length * run.share
-        weights[Kind.WORK, "", run.payer] += weight
-    if not whole and total < WHOLE:
-        _spread(weights, (Kind.IDLE, IdleCause.FRAGMENT), nobody, length * (WHOLE - total))
-
-
 def _spread(weights: _Weights, use: _Use, payers: Sequence[WeightedPayer], weight: int) -> None:
     every = payers or [(NOBODY, 1)]
+    if len(every) == 1:
+        weights[(*use, every[0][0])] += weight
+        return
     for (payer, _), part in zip(every, _split(weight, [part for _, part in every]), strict=True):
         weights[(*use, payer)] += part
 
