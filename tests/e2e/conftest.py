@@ -51,10 +51,15 @@ def whole_site() -> Iterator[Site]:
 
 @pytest.fixture
 def site(whole_site: Site) -> Site:
-    """The site without jobs, machines and a hold, whatever a test before has left."""
+    """The site without jobs, machines, pins and a hold, whatever a test before has left."""
     whole_site.cluster.sh("scancel -u ada; scancel -u bob")
-    if whole_site.burstctl_json("status")["daemon"]["paused"]:
+    whole_site.wait(whole_site.has_looked, 60, "burstd's first loop")
+    status = whole_site.burstctl_json("status")
+    if status["daemon"]["paused"]:
         whole_site.burstctl("unhold")
+    for pool in status["pools"]:
+        if pool["pins"]:
+            whole_site.burstctl("scale", pool["name"], "--clear")
     if any(node["held"] for node in whole_site.api("/v1/nodes")["nodes"]):
         whole_site.burstctl("node", "release", "solo1")
     wait_all_gone(whole_site)

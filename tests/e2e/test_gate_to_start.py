@@ -15,8 +15,6 @@ from tests.lab.site import Site
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 DEPTH = 5000
-BOUND_S = 30.0
-"""On a busy machine; the figures at the end of the run say what it was."""
 
 
 def to_start(site: Site, job: str) -> float:
@@ -41,7 +39,6 @@ def test_alone(site: Site, figure: Callable[[str], None]) -> None:
     site.wait_job(job)
     took = to_start(site, job)
     figure(f"gate to start, alone: {took:.2f} s")
-    assert took < BOUND_S
 
 
 def test_a_gang_among_small_jobs_starts_as_a_whole(site: Site, figure: Callable[[str], None]) -> None:
@@ -59,7 +56,6 @@ def test_a_gang_among_small_jobs_starts_as_a_whole(site: Site, figure: Callable[
     assert len(nodes) == 2
     took = to_start(site, gang)
     figure(f"gate to start, a gang of two among {len(small)} small jobs: {took:.2f} s")
-    assert took < BOUND_S
 
 
 def test_behind_thousands_that_do_not_fit(site: Site, figure: Callable[[str], None]) -> None:
@@ -80,4 +76,3 @@ def test_behind_thousands_that_do_not_fit(site: Site, figure: Callable[[str], No
     )
     bound = [e for c in claims_of(site, job) for e in events(site, f"claim:{c['claim']}") if "alone" in e["reason"]]
     assert bound, "the node was bound to the job"
-    assert took < BOUND_S

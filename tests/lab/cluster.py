@@ -31,6 +31,7 @@ from providers.sandbox.boxes.images.rootfs import Rootfs, ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
 from tests.lab import accounting, slurm_files
+from tests.lab.patience import patience_s
 
 _PROJECT = Path(__file__).parents[2]
 _HEAD = "10.77.0.2"
@@ -180,7 +181,7 @@ class Cluster:
 
     def wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Returns when the condition holds. Raises BoxFailed when the time is over or the head died."""
-        self.head.wait(lambda _box: condition(), timeout_s, f"showing {what}")
+        self.head.wait(lambda _box: condition(), patience_s(timeout_s), f"showing {what}")
 
     def stop_slurmctld(self) -> None:
         """Ends slurmctld as ``systemctl stop`` does."""
