@@ -18,7 +18,7 @@ from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.slurm.shape import Gres
-from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.domain.snapshot import Pin, SlurmView, Snapshot
 from burstd.domain.staging import StageState, StagingView
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
@@ -126,10 +126,12 @@ def test_a_job_that_a_policy_keeps(run: Run, backend: FakeBackend) -> None:
          "It would start on premises: at once; in the cloud: in about 4 min."),
         ({"outlook": {"104": LOCAL}, "clouds": {}}, timed,
          "in the cloud: no machine is available now."),
+        ({"outlook": {"104": LOCAL}, "pins": (Pin("gpu", 0, "ceiling", None, "root", NOW),)}, timed,
+         "in the cloud: not before an administrator's pin (burstctl scale) ends."),
         ({"outlook": {"104": LOCAL}}, lambda job: job,
          "its machine would cost about 6.12 EUR, and it has no time limit."),
     ],
-    ids=["sending", "held", "never", "now", "no cloud", "no limit"],
+    ids=["sending", "held", "never", "now", "no cloud", "pin", "no limit"],
 )  # fmt: skip
 def test_what_is_expected(
     run: Run, backend: FakeBackend, fields: dict[str, Any], jobs: Callable[[Job], Job], says: str

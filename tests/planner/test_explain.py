@@ -87,6 +87,7 @@ def test_what_would_help(
 ) -> None:
     found = explanation_of(make_snapshot(job(**fields), **snapshot_fields))
     assert (found.verdict, (*found.remedies, "")[0]) == (verdict, remedy), case
+    assert bool(found.kept_by) == (case in ("on hold", "pinned"))
     assert found.summary
 
 
@@ -107,7 +108,7 @@ def test_what_a_budget_can_never_pay_has_the_budgets_remedy() -> None:
 
 def test_pools_that_cannot_run_it_say_what_they_lack() -> None:
     found = explanation_of(make_snapshot(job(constraint="fast")))
-    assert [pool.lacks for pool in found.pool_candidates] == ["feature fast"]
+    assert [(pool.lacks, pool.candidates) for pool in found.pool_candidates] == [("feature fast", ())]
     odd = explanation_of(make_snapshot(job(constraint="fast!")))
     assert odd.pool_candidates[0].lacks.startswith("invalid constraint 'fast!'")
 

@@ -129,8 +129,10 @@ class OutlookView(AnswerView):
     """When nodes of the site would start it; None: never."""
     premises_basis: str
     """Where that comes from: ``slurm``, ``queue``, ``history`` or ``none``."""
-    cloud_s: float
-    """From now until it could start on a new machine: boot and upload go side by side."""
+    cloud_s: float | None
+    """From now until it could start on a new machine: boot and upload go side by side. None: see ``kept_by``."""
+    kept_by: str
+    """An administrator's word that keeps machines from it, as ``an administrator's pin (burstctl scale)``."""
     boot_s: float
     staging_s: float
     run_s: float

@@ -387,7 +387,7 @@ def _explain_view(
             for pool in found.pool_candidates
         ],
         serving=[_serving(s, details=caller.can_see_claim_for(users.get(s.claim_id, ()))) for s in found.serving],
-        outlook=_outlook(found.outlook),
+        outlook=_outlook(found.outlook, found.kept_by),
         data=_data(found.data),
         cost=_cost(chosen) if chosen is not None else None,
         changes=[
@@ -438,13 +438,14 @@ def _optional_money(amount: Decimal | None, currency: str) -> Money | None:
     return None if amount is None else money_view(amount, currency)
 
 
-def _outlook(outlook: Outlook | None) -> OutlookView | None:
+def _outlook(outlook: Outlook | None, kept_by: str) -> OutlookView | None:
     if outlook is None:
         return None
     return OutlookView(
         premises_at=outlook.local_start if math.isfinite(outlook.local_start) else None,
         premises_basis=outlook.local_basis,
-        cloud_s=round(outlook.ready_s, 3),
+        cloud_s=None if kept_by else round(outlook.ready_s, 3),
+        kept_by=kept_by,
         boot_s=round(outlook.boot_s, 3),
         staging_s=round(outlook.staging_s, 3),
         run_s=round(outlook.run_s, 3),

@@ -226,7 +226,10 @@ def _outlook_text(answer: ExplainView) -> str:
         premises = f"{rough_duration_text(left)}{f' ({basis})' if basis else ''}"
     if not answer.ways:
         return f"It would start on premises: {premises}."
-    cloud = rough_duration_text(outlook.cloud_s) if answer.cost or answer.serving else "no machine is available now"
+    if outlook.cloud_s is None:
+        cloud = f"not before {outlook.kept_by} ends"
+    else:
+        cloud = rough_duration_text(outlook.cloud_s) if answer.cost or answer.serving else "no machine is available now"
     return f"It would start on premises: {premises}; in the cloud: {cloud}."
 
 

@@ -71,6 +71,8 @@ class Explanation:
     """How its data stands; None: it has none."""
     fabric: str = ""
     """What binds its nodes, in words; empty: it has one node, or none so far."""
+    kept_by: str = ""
+    """An administrator's word that keeps machines from it, however soon one could start (see ``kept_by``)."""
 
 
 def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
@@ -112,7 +114,13 @@ def explain_job(snapshot: Snapshot, plan: Plan, job_id: str) -> Explanation:
         outlook=outlook,
         data=data,
         fabric=_fabric(snapshot, plan, job, serving),
+        kept_by=kept_by(last),
     )
+
+
+def kept_by(last: Remark) -> str:
+    """The administrator's word for which a job waits, by the last remark on it; empty: it waits for none."""
+    return _ADMINISTRATORS_WORDS.get(last.by, "") if last.verdict == "wait" else ""
 
 
 def _met(slurm: SlurmView, number: str) -> list[str]:
@@ -192,6 +200,10 @@ def _filled_in(remedy: str, words: Mapping[str, str]) -> str:
     return remedy
 
 
+_ADMINISTRATORS_WORDS: Mapping[str, str] = {
+    "pin": "an administrator's pin (burstctl scale)",
+    "hold": "an administrator's hold (burstctl hold)",
+}
 _POLICY_REMEDIES: Mapping[str, tuple[str, ...]] = {
     "backlog": ("wait", "lower min_jobs or min_age_s in [policies.backlog] of burstd.toml (administrators only)"),
     "broker": ("change the requirements in its comment (scontrol update JobId=JOBID Comment='burst: ...')",),

@@ -68,7 +68,7 @@ class PoolCandidates:
     gpu_memory_limit: str = ""
     """What keeps jobs to their shards' part of a GPU's memory there; empty: it has no shards."""
     candidates: tuple[OfferCandidate, ...] = ()
-    """Usable ones first, best first."""
+    """Usable ones first, best first; none where it lacks something."""
 
 
 def offer_candidates(snapshot: Snapshot, plan: Plan, job: Job, outlook: Outlook | None) -> tuple[PoolCandidates, ...]:
@@ -89,7 +89,9 @@ def offer_candidates(snapshot: Snapshot, plan: Plan, job: Job, outlook: Outlook 
                 free=len(snapshot.free_slots(pool)),
                 shards=sum(gpu.shards for gpu in split_shards(pool.shape.gres)),
                 gpu_memory_limit=pool.gpu_memory_limit if pool.shape.shards_per_gpu() else "",
-                candidates=tuple(verdict.candidate(judged, cost) for judged in evaluate_offers(snapshot, pool)),
+                candidates=()
+                if lacks
+                else tuple(verdict.candidate(judged, cost) for judged in evaluate_offers(snapshot, pool)),
             )
         )
     return tuple(found)

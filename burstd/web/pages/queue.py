@@ -17,10 +17,11 @@ from burstd.api.answers.base import utc_time
 from burstd.api.answers.text import rough_duration_text
 from burstd.api.backend import SLICE
 from burstd.api.routers.jobs import AnnotatedQueue, annotated_queue, require_slurm
+from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import PENDING_STATES, Job
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.snapshot import Snapshot
-from burstd.planner.explain.explain import unplanned_remark
+from burstd.planner.explain.explain import kept_by, unplanned_remark
 from burstd.planner.explain.job_comment import JobComments
 from burstd.planner.explain.job_lookup import request_text
 from burstd.web.listing import Filter, PageNumber, list_page
@@ -174,18 +175,20 @@ def _row(job: Job, queue: AnnotatedQueue) -> QueueRow:
         remark.reason,
         utc_time(start) if math.isfinite(start) and remark.verdict not in ("covered", "boot") else None,
         _BASES.get(outlook.local_basis, "") if outlook is not None else "",
-        _when(job, remark.verdict, outlook, queue.comments),
+        _when(job, remark, outlook, queue.comments),
     )
 
 
-def _when(job: Job, verdict: str, outlook: Outlook | None, comments: JobComments) -> str:
+def _when(job: Job, remark: Remark, outlook: Outlook | None, comments: JobComments) -> str:
     comment = comments.comment_for(job, "")
     if comment is not None and comment.kind == "coming":
         return comment.text
-    if verdict == "covered":
+    if remark.verdict == "covered":
         return "soon"
-    if verdict == "impossible":
+    if remark.verdict == "impossible":
         return "never, as it is"
     if outlook is None:
         return ""
+    if word := kept_by(remark):
+        return f"in the cloud not before {word} ends"
     return f"in the cloud {rough_duration_text(outlook.ready_s)}, once a machine is started for it"
