@@ -209,6 +209,7 @@ class _PyslurmJob:
             start=translate(float(job.start_time)) if job.start_time else 0.0,
             run_start=0 if waiting else int(job.start_time or 0),
             end=translate(float(job.end_time)) if job.end_time else 0.0,
+            exit_code=f"{job.exit_code or 0}:{job.exit_code_signal or 0}" if self.state in ENDED_STATES else "",
             eligible=translate(float(job.eligible_time)) if job.eligible_time else 0.0,
             node_list=expand_hosts((job.required_nodes if waiting else job.allocated_nodes) or ""),
             reservation=job.reservation or "",

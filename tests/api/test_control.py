@@ -35,6 +35,7 @@ from burstd.domain.command import (
 from burstd.domain.errors import NoAnswer
 from burstd.domain.idle_gpus import IdleJob
 from burstd.domain.plugins.policy import Remark
+from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import Unavailable
 from burstd.node.reference import MAX_ANSWER_CHARS, Reference
 from burstd.runtime.sockets import listen
@@ -162,6 +163,23 @@ def test_an_owner_reads_what_was_decided_about_a_job_that_never_got_a_node(
     # The id was another user's before.
     assert [e["reason"] for e in nobody.get("/v1/events?job=89")["events"]] == ["five"]
     assert len(root.get("/v1/events?job=89")["events"]) == 3
+
+
+@needs_root
+def test_how_a_job_ended_is_told_as_long_as_slurm_knows(nobody: ApiTestClient, backend: FakeBackend) -> None:
+    """Of an id that was given again the last run counts; another user's is his."""
+    failed = job("700", USER, JobState.FAILED, end=NOW - 60, exit_code="3:0", node_list=("op1",))
+    before = replace(failed, state=JobState.COMPLETED, end=NOW - 90)
+    theirs = job("701", OTHER_USER, JobState.COMPLETED, end=NOW - 60)
+    assert nobody.request("GET", "/v1/jobs/700")[0] == 404
+    backend.loop = (replace(SNAPSHOT, slurm=replace(SLURM, ended=(failed, before, theirs))), PLAN)
+    end = nobody.get("/v1/jobs/700")["end"]
+    assert (end["state"], end["exit_code"], end["nodes"]) == ("FAILED", "3:0", ["op1"])
+    explained = nobody.get("/v1/jobs/700/explanation")
+    assert (explained["verdict"], explained["end"]) == ("gone", end)
+    assert explained["summary"] == "it has ended, FAILED 60 s ago, exit code 3:0"
+    assert explained["summary"] in nobody.text("/jobs/700")
+    assert nobody.request("GET", "/v1/jobs/701")[0] == 403
 
 
 @needs_root

@@ -124,7 +124,7 @@ def test_json_is_the_answer_itself(run: Run, control: Path, words: str, path: st
         ("node show gpu8", "by root, 1 s ago: fan is loud"),
         ("node show c-gpu7", "terminating > gone"),
         ("job list --waiting", "104 (x3)"),
-        ("job show 90", "Job 90 has left the queue."),
+        ("job show 90", "Job 90 has left the queue.\n  How it ended: sacct -j 90\n"),
         ("job show 101", "MACHINE COST"),
         ("job show 101", "Used: gpu1 sent no figures so far"),
         ("explain 104", "3.06 EUR/h  chosen"),

@@ -171,7 +171,7 @@ def test_fuzz_words_and_lists(value: str) -> None:
         assert 0 <= gres.count <= parsing.MAX_COUNT
     parsing.parse_tres(value)
     short_reason(value)
-    job_facts.format_exit_code(value)
+    parsing.format_exit_code(value)
     for lists in (hostlist.expand, hostlist.task_count, hostlist.task_ranges):
         with contextlib.suppress(hostlist.HostlistError):
             lists(value)

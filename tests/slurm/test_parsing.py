@@ -37,14 +37,14 @@ def row(**fields: str) -> str:
         "tres-per-job": "N/A", "tres-per-node": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",
         "tres-alloc": "cpu=1,mem=1000M,node=1,billing=1", "mem-per-tres": "N/A", "Sockets": "*",
         "OverSubscribe": "OK", "Exclusive": "", "ExcNodes": "", "TimeLimit": "UNLIMITED", "SubmitTime": "1700000000",
-        "EligibleTime": "1700000001", "StartTime": "N/A", "EndTime": "N/A", "PreemptTime": "N/A",
+        "EligibleTime": "1700000001", "StartTime": "N/A", "EndTime": "N/A", "exit_code": "0",
+        "PreemptTime": "N/A",
         "ReqNodes": "", "NodeList": "", "RestartCnt": "0", "Requeue": "1", "BatchFlag": "1", "UserName": "ada",
         "Account": "(null)", "QOS": "(null)",
         "Reason": "Priority", "Feature": "(null)", "Reservation": "(null)", "Licenses": "(null)",
         "Dependency": "(null)", "WorkDir": "/home/ada", "STDOUT": "slurm-%j.out", "Comment": "(null)", "Name": "wrap",
     }  # fmt: skip
-    # squeue is asked with underscored names here only.
-    values = plain | {k.replace("_", "-"): v for k, v in fields.items()}
+    values = plain | {k if k in plain else k.replace("_", "-"): v for k, v in fields.items()}
     assert set(jobs.QUEUE_FIELDS) == set(values)
     return DELIMITERS.field_delimiter.join(values[name] for name in jobs.QUEUE_FIELDS) + DELIMITERS.row_delimiter + "\n"
 
@@ -54,6 +54,8 @@ def row(**fields: str) -> str:
     [
         ({"State": "RUNNING", "PreemptTime": "1700000500"}, {"preempted_at": 1700001500.0}),
         ({"State": "COMPLETING", "PreemptTime": "1700000500"}, {"preempted_at": 0.0}),
+        ({"State": "FAILED", "exit_code": "768"}, {"exit_code": "3:0"}),
+        ({"State": "RUNNING", "exit_code": "0:0"}, {"exit_code": ""}),
         ({}, {"id": "7", "submitted": 1700001000.0, "start": 0.0, "nodes": 1, "nodes_max": 1, "account": ""}),
         (
             {"JobArrayID": "7_[1-10,15%3]", "ArrayTaskID": "1-10,15%3"},

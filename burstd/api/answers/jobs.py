@@ -47,6 +47,18 @@ class JobsView(AnswerView):
     """How many there are in all; ``jobs`` has those from ``offset`` to ``limit``."""
 
 
+class JobEndView(AnswerView):
+    """How a job ended, as slurmctld has it for ``MinJobAge`` after that."""
+
+    state: str
+    """Slurm's, as ``COMPLETED`` or ``FAILED``."""
+    exit_code: str
+    """Exit status and signal, as ``1:0``; empty: not known."""
+    time: OptionalTime
+    nodes: list[str]
+    """Those that it ran on last."""
+
+
 class JobDetailView(AnswerView):
     """``burstctl job show``. ``job`` is None for one that has left the queue and is known by its claims."""
 
@@ -59,6 +71,8 @@ class JobDetailView(AnswerView):
     """Claims made for it, then others that it ran on; past ones included, newest first."""
     cost: list[Money] = []
     """What its machines have cost so far; of those that were made for several jobs its part of the bill."""
+    end: JobEndView | None = None
+    """None: it has not ended, or slurmctld has forgotten how; then Slurm's accounting may know (sacct)."""
     use: JobUseView | None = None
     """What it used, which burstctl adds from /v1/jobs/JOB/use; None: nothing is known."""
     no_use: str = ""
@@ -205,6 +219,8 @@ class ExplainView(AnswerView):
     """The smallest first; empty: none is needed, or none was found."""
     interruption: InterruptionView | None = None
     """None: no run of it was cut short."""
+    end: JobEndView | None = None
+    """As for ``burstctl job show``."""
 
 
 class RouteView(AnswerView):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import Money
+    from burstd.api.answers.jobs import JobEndView
     from burstd.api.answers.plan import BillPartView, ConvertedTotalView
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -130,6 +131,12 @@ def elapsed_text(since: datetime, now: datetime) -> str:
 def ago(since: datetime | None, now: datetime, unknown: str = "never") -> str:
     """``12 s ago``."""
     return unknown if since is None else f"{elapsed_text(since, now)} ago"
+
+
+def job_end_text(end: JobEndView, now: datetime) -> str:
+    """``FAILED 5 min ago, exit code 1:0``."""
+    time = f" {ago(end.time, now)}" if end.time is not None else ""
+    return f"{end.state}{time}{f', exit code {end.exit_code}' if end.exit_code else ''}"
 
 
 def remaining_text(until: datetime, now: datetime) -> str:

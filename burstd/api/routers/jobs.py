@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
-from burstd.api.answers.base import Money, money_view, sum_by_currency
+from burstd.api.answers.base import Money, money_view, sum_by_currency, utc_time
 from burstd.api.answers.jobs import (
     CandidateView,
     CostView,
@@ -17,6 +17,7 @@ from burstd.api.answers.jobs import (
     InterruptionView,
     JobDataView,
     JobDetailView,
+    JobEndView,
     JobsView,
     JobView,
     OptionChangeView,
@@ -25,7 +26,7 @@ from burstd.api.answers.jobs import (
     RemarkView,
     ServingView,
 )
-from burstd.api.answers.text import abbreviated_list, rough_duration_text, utc_clock_text
+from burstd.api.answers.text import abbreviated_list, job_end_text, rough_duration_text, utc_clock_text
 from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import SLICE, Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, ListLimit, ListOffset, require_latest_loop
@@ -45,7 +46,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
 from burstd.domain.staging import StagingView
 from burstd.planner.explain.explain import ServingNode, explain_job
 from burstd.planner.explain.job_comment import JobComments
-from burstd.planner.explain.job_lookup import find_job, request_text
+from burstd.planner.explain.job_lookup import find_ended_job, find_job, request_text
 from burstd.planner.idle_gpus import NAME as IDLE_GPUS
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED
 from burstd.planner.offers.candidates import OfferCandidate, preferred_candidate
@@ -102,6 +103,11 @@ class AnnotatedQueue:
     def find_job(self, job_id: str) -> Job | None:
         """The job of this id, or of an id that its row stands for (see row_of)."""
         return find_job(self._jobs, job_id)
+
+    def find_ended_job(self, job_id: str) -> Job | None:
+        """The last run of a job that is over, as long as slurmctld knows it."""
+        slurm = self.snapshot.slurm
+        return find_ended_job(slurm.ended, job_id) if isinstance(slurm, SlurmView) else None
 
     def last_remark(self, job: Job) -> Remark | None:
         """burstd's last word about a job."""
@@ -202,9 +208,16 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
         cost=sum_by_currency(
             (cost, currency) for currency, cost in reader.job_cost(job_id, "" if caller.admin else caller.user).items()
         ),
+        end=_end(queue.find_ended_job(job_id)) if job is None else None,
         no_use=_no_use(queue, job, backend),
         measured_parts=[part for part, user in reader.job_use_parts(job_id) if caller.can_see_user(user)],
     )
+
+
+def _end(ended: Job | None) -> JobEndView | None:
+    if ended is None:
+        return None
+    return JobEndView.from_fields(ended, state=ended.state.value, time=ended.end or None, nodes=ended.node_list)
 
 
 def _no_use(queue: AnnotatedQueue, job: Job | None, backend: Backend) -> str:
@@ -253,11 +266,14 @@ def explain_visible_job(job_id: str, caller: Caller, backend: Backend, *, what_i
             }
         )
     nodes = f"; {len(claims)} node(s) were started for it: {', '.join(c.slot for c in claims)}" if claims else ""
+    end = _end(queue.find_ended_job(job_id))
+    left = f"it has ended, {job_end_text(end, utc_time(backend.now()))}" if end is not None else "it has left the queue"
     return ExplainView(
         now=backend.now(),
         id=job_id,
         verdict="gone",
-        summary=f"it has left the queue{done}{nodes}",
+        summary=f"{left}{done}{nodes}",
+        end=end,
         remarks=_with_idle_act(_past_remark_views(queue, noted), act),
     )
 
@@ -310,14 +326,15 @@ def require_visible_job(
     queue = annotated_queue(backend)
     job = queue.find_job(job_id)
     claims = backend.reader.find_claims(job=job_id)
-    known = job is not None or bool(claims) or bool(backend.reader.events(job=job_id, limit=1))
+    ended = queue.find_ended_job(job_id) if job is None else None
+    known = job is not None or ended is not None or bool(claims) or bool(backend.reader.events(job=job_id, limit=1))
     if not known and backend.reader.job_use_owner(job_id) is None:
         require_slurm(queue.snapshot)
         raise ApiError(404, f"Job {job_id} is neither in the queue nor on burstd's record.")
     if job is not None:
         queue.foresee([job], backend.precedence())
     # Of a task that has ended the others of its array say whose it was.
-    row = job or queue.find_job(base_job_id(job_id))
+    row = job or ended or queue.find_job(base_job_id(job_id))
     mine = caller.can_see_user(row.user) if row is not None else _owned_past_job(job_id, caller, backend, claims)
     if not mine:
         raise ApiError(403, f"You are {caller.user}, and job {base_job_id(job_id)} is not known to be yours.")

@@ -13,6 +13,7 @@ from burstd.api.answers.text import (
     abbreviated_list,
     ago,
     duration_text,
+    job_end_text,
     money_sums_text,
     money_text,
     plural,
@@ -107,7 +108,13 @@ def show_job(
 def _print_job(out: ConsoleOutput, answer: JobDetailView) -> None:
     now, job = answer.now, answer.job
     if job is None:
-        out.line((f"Job {answer.id}", "bold"), " has left the queue.")
+        if answer.end is not None:
+            out.line((f"Job {answer.id}", "bold"), f" has ended: {job_end_text(answer.end, now)}.")
+            if answer.end.nodes:
+                out.note(f"It ran on {abbreviated_list(answer.end.nodes, 20)}.")
+        else:
+            out.line((f"Job {answer.id}", "bold"), " has left the queue.")
+            out.command(f"sacct -j {answer.id}", "  How it ended: ")
         if answer.cost:
             out.note(f"It cost {money_sums_text(answer.cost)}.")
     else:

@@ -121,6 +121,8 @@ class Job:
     """The same of one that has started, as Slurm has it by the system's clock; else 0. It names the run: Slurm gives
     ids again."""
     end: float = 0.0
+    exit_code: str = ""
+    """Of one that is over: exit status and signal (``1:0``); empty: it has none, or that is not known."""
     preempted_at: float = 0.0
     """Since when slurmctld preempts it, whose partition has a GraceTime; 0: it does not."""
     eligible: float = 0.0

@@ -29,6 +29,11 @@ def find_job(jobs: Sequence[Job], job_id: str) -> Job | None:
     return next((job for job in matches if job.state is JobState.PENDING), matches[0] if matches else None)
 
 
+def find_ended_job(ended: Sequence[Job], job_id: str) -> Job | None:
+    """The last run of a job among those that are over: Slurm gives ids again. None: it is not among them."""
+    return max((job for job in ended if job.id == job_id), key=lambda job: job.end, default=None)
+
+
 def request_text(job: Job) -> str:
     """What a job asks for: ``1 node, 8 CPUs, 30 GiB per node, gpu:a100:2 per node``."""
     cpus = f"{job.cpus} CPU{'s' if job.cpus != 1 else ''}"

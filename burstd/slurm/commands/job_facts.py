@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.slurm.commands.delimiters import RandomDelimiters
-from burstd.slurm.commands.parsing import parse_count, parse_duration, text_or_empty
+from burstd.slurm.commands.parsing import format_exit_code, parse_count, parse_duration, text_or_empty
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hostlist import HostlistError, expand
 
@@ -106,14 +106,6 @@ def _facts(f: Mapping[str, str]) -> JobFacts:
         name=f["Name"],
         run_seconds=parse_duration(f["TimeUsed"]),
     )
-
-
-def format_exit_code(text: str) -> str:
-    """``3:0``, also of the wait status (``768``) that Slurm 22.05 shows."""
-    if not text.isdecimal():
-        return text
-    status = parse_count(text)
-    return f"{status >> 8 & 0xFF}:{status & 0x7F}"
 
 
 def _final_state(state: str, reason: str, exit_code: str) -> str:

@@ -12,6 +12,7 @@ from burstd.domain.slurm.shape import Gres
 from burstd.slurm.commands.delimiters import RandomDelimiters
 from burstd.slurm.commands.parsing import (
     expand_hosts,
+    format_exit_code,
     multiply_gres,
     parse_count,
     parse_duration,
@@ -32,8 +33,8 @@ QUEUE_FIELDS = (
     "Partition", "NumNodes", "MaxNodes", "NumCPUs", "MinCPUs", "NumTasks", "NTPerNode", "MinMemory",
     "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "mem-per-tres", "Sockets",
     "OverSubscribe", "Exclusive", "ExcNodes", "TimeLimit", "SubmitTime", "EligibleTime", "StartTime", "EndTime",
-    "PreemptTime", "ReqNodes", "NodeList", "RestartCnt", "Requeue", "BatchFlag", "UserName", "Account", "QOS", "Reason",
-    "Feature", "Reservation", "Licenses", "Dependency", "WorkDir", "STDOUT", "Comment", "Name",
+    "exit_code", "PreemptTime", "ReqNodes", "NodeList", "RestartCnt", "Requeue", "BatchFlag", "UserName", "Account",
+    "QOS", "Reason", "Feature", "Reservation", "Licenses", "Dependency", "WorkDir", "STDOUT", "Comment", "Name",
 )  # fmt: skip
 
 EXCLUDED_NODES_SINCE = (24, 5, 0)
@@ -204,6 +205,7 @@ def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], exclud
         start=parse_timestamp(f["StartTime"], translate),
         run_start=int(parse_timestamp(f["StartTime"], float)) if state not in PENDING_STATES else 0,
         end=parse_timestamp(f["EndTime"], translate),
+        exit_code=format_exit_code(f["exit_code"]) if state in ENDED_STATES else "",
         preempted_at=parse_timestamp(f["PreemptTime"], translate) if state is JobState.RUNNING else 0.0,
         eligible=parse_timestamp(f["EligibleTime"], translate),
         # A job that was requeued shows the nodes that it had, until it gets others.

@@ -46,6 +46,14 @@ def parse_count(text: str) -> int:
     return _parse_digits(match[0]) if match else 0
 
 
+def format_exit_code(text: str) -> str:
+    """``3:0``, also of the wait status (``768``) that Slurm 22.05 shows."""
+    if not text.isdecimal():
+        return text
+    status = parse_count(text)
+    return f"{status >> 8 & 0xFF}:{status & 0x7F}"
+
+
 def _parse_digits(digits: str) -> int:
     """No more than MOST. Python itself refuses to read more than 4,300 digits."""
     digits = digits.lstrip("0") or "0"
