@@ -563,10 +563,16 @@ class Store(StoreReader):
             self._log(session, *(NewEvent(f"breaker:{k}", "open", "", "cleared", by) for k in keys))
             return len(keys)
 
-    def record_remarks(self, remarks: Sequence[Remark], user_of: Callable[[str], str] = _no_user) -> int:
+    def record_remarks(
+        self,
+        remarks: Sequence[Remark],
+        user_of: Callable[[str], str] = _no_user,
+        without_event: Collection[str] = (),
+    ) -> int:
         """Writes the remarks of one decision where they differ from the last ones; returns how many are new.
 
-        Each new one is an event of its subject: ``old`` and ``new`` are verdicts, ``cause`` is the policy.
+        Each new one is an event of its subject: ``old`` and ``new`` are verdicts, ``cause`` is the policy; none is one
+        by a policy of ``without_event``.
         ``user_of`` gives the user of a job's subject (``job:123``), or an empty text: users may read remarks about
         their jobs after the job has left the queue.
         """
@@ -576,7 +582,7 @@ class Store(StoreReader):
         if not difference.changed:
             return 0
         with self._database.writing() as session:
-            self._remarks.record(session, difference, user_of, now)
+            self._remarks.record(session, difference, user_of, now, without_event)
         return len(difference.new)
 
     def record_ended_jobs(self, jobs: Iterable[EndedJob]) -> None:

@@ -75,6 +75,7 @@ class IdleJob:
     """Since when they are idle. Everybody reads it on the map of GPUs: it tells nothing else of the job."""
     run_start: int = 0
     """As Job has it."""
+    user: str = ""
 
     @property
     def key(self) -> RunKey:
@@ -88,7 +89,8 @@ class IdleJob:
 
     def warning(self, now: float) -> IdleWarning:
         """Its figures may be minutes old: what follows is counted from ``now`` on."""
-        return IdleWarning(self.idle, self.since, max(self.idle_s, now - self.since), run_start=self.run_start)
+        idle_s = max(self.idle_s, now - self.since)
+        return IdleWarning(self.idle, self.since, idle_s, run_start=self.run_start, user=self.user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class IdleWarning:
     """What Slurm said against it."""
     run_start: int = 0
     """As Job has it: Slurm gives ids again."""
+    user: str = ""
+    """Whose job it is; empty: an older release wrote this."""
 
     def holds_for(self, idle: IdleJob) -> bool:
         """Whether the job needs no new one.

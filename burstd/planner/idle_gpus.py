@@ -158,7 +158,7 @@ def _idle_job(job: Job, use: JobUse, rule: IdleGpuRule, view: SnapshotView) -> I
         max(node.sampled_at - s for node, s in idle), min(s for _, s in idle),
         _sums((node.currency, node.gpu_price) for node, _ in idle),
         _sums((node.currency, node.gpu_price * Decimal(s) / 3600) for node, s in idle), _idle_nodes(idle),
-        run_start=job.run_start,
+        run_start=job.run_start, user=job.user,
     )  # fmt: skip
 
 

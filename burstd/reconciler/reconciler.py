@@ -35,6 +35,7 @@ from burstd.planner.policy_chain import make_target
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.decisions import QuarantiningDecider, RuntimeConfig
 from burstd.reconciler.executor import Executor
+from burstd.reconciler.machines.idle_gpus import CAUSE as IDLE_GPUS
 from burstd.reconciler.machines.place_history import PlaceHistory
 from burstd.reconciler.machines.progress import ProgressTable
 from burstd.reconciler.machines.storage_nodes import StorageNodeNeeds
@@ -253,7 +254,8 @@ class Reconciler:
             changed += self._executor.apply(plan)
             changed += self._settle_doubt(snapshot, plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
-            self._store.record_remarks(plan.remarks, _JobOwners(snapshot).owner)
+            # What is said of idle GPUs is an event already.
+            self._store.record_remarks(plan.remarks, _JobOwners(snapshot).owner, without_event={IDLE_GPUS})
             if self._comments is not None:
                 self._comments.step(snapshot, plan)
         except SchedulerUnavailable as error:

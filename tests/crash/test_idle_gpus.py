@@ -17,7 +17,7 @@ from burstd.domain.slurm.job import JobState
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED
-from burstd.reconciler.machines.idle_gpus import EVENTS, KEY, REFUSED, WARNED
+from burstd.reconciler.machines.idle_gpus import CAUSE, EVENTS, KEY, REFUSED, WARNED
 from burstd.reconciler.machines.interruptions import REQUEUED
 from tests.crash.test_directed import RUNNING
 from tests.crash.world import TUNING, World, memory_folder
@@ -105,7 +105,9 @@ def warned(w: World, job: str) -> None:
 
 
 def events(w: World, job: str) -> list[str]:
-    return [event.new for event in w.store.events(subject=f"job:{job}") if event.new.startswith("idle gpus")]
+    found = [event for event in w.store.events(subject=f"job:{job}") if event.cause == CAUSE]
+    assert {event.data["user"] for event in found} <= {JOB.user}, "its user may read them"
+    return [event.new for event in found]
 
 
 def is_done(w: World, job: str, act: IdleAct) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +53,15 @@ class RemarkLog:
             self._last = _last_remarks(connection)
         return _compare(remarks, self._last, now)
 
-    def record(self, session: Session, difference: RemarkDifference, user_of: Callable[[str], str], now: float) -> None:
-        """Writes the difference."""
+    def record(
+        self,
+        session: Session,
+        difference: RemarkDifference,
+        user_of: Callable[[str], str],
+        now: float,
+        without_event: Collection[str],
+    ) -> None:
+        """Writes the difference; what is new is an event too, but where a policy of ``without_event`` says it."""
         changed = difference.changed
         for some in chunks(list(changed)):
             session.connection().execute(delete(REMARK).where(REMARK.c.subject.in_(some)))
@@ -72,6 +79,7 @@ class RemarkLog:
             *(
                 NewEvent(r.subject, old, r.verdict, r.reason, r.by, _data(user_of(r.subject)))
                 for r, old in difference.new
+                if r.by not in without_event
             ),
         )
         if self._last is not None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import structlog
 
+from burstd.db import USER_KEY
 from burstd.domain.errors import SchedulerRefused
 from burstd.domain.idle_gpus import IdleAct, IdleJob, IdleRun, IdleWarning, RunKey
 from burstd.domain.plan import ActOnIdleJobs, RecordIdleJobs
@@ -124,8 +125,10 @@ class IdleGpus:
     def _save(self, warnings: dict[RunKey, IdleWarning], events: Iterable[_Event]) -> None:
         """Both or none; what is in memory is never ahead of the record."""
         with self._store.batch():
-            for (job, restarts), new, reason in events:
-                self._store.log_event(f"job:{job}", new=new, reason=reason, cause=CAUSE, data={"run": restarts})
+            for key, new, reason in events:
+                known = warnings.get(key) or self._warnings[key]
+                data = {"run": key[1], **({USER_KEY: known.user} if known.user else {})}
+                self._store.log_event(f"job:{key[0]}", new=new, reason=reason, cause=CAUSE, data=data)
             if warnings != self._warnings:
                 rows = [[*key, asdict(known)] for key, known in warnings.items()]
                 self._store.set_metadata(KEY, json.dumps(rows) if rows else "", logged=False)
