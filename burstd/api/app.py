@@ -19,6 +19,7 @@ from burstd.api.auth import Authorizer
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError
 from burstd.api.routers import (
+    bill,
     events,
     history,
     ingress,
@@ -54,7 +55,7 @@ def create_api_app(backend: Backend, authorizer: Authorizer, *extensions: Callab
     app.state.backend = backend
     app.state.authorizer = authorizer
     groups = (status, nodes, jobs, job_use, events, plan, staging, providers, ingress, policies, volumes, projects)
-    for group in (*groups, history, notify, quote):
+    for group in (*groups, history, notify, quote, bill):
         app.include_router(group.router)
     app.add_exception_handler(ApiError, _handle_api_error)
     app.add_exception_handler(BurstdError, _handle_burstd_error)

@@ -22,6 +22,7 @@ from burstd.db.errors import (
 )
 from burstd.db.reader import NODE, NODE_FAULT, DrainedSlot, NodeFaults, RecordedRemark, StoreReader
 from burstd.db.repositories.bill import BillLine
+from burstd.db.repositories.charge_pages import ChargeLine, Cursor
 from burstd.db.repositories.job_use import packed_figures
 from burstd.db.repositories.journal import (
     USER_KEY,
@@ -42,7 +43,9 @@ __all__ = [
     "USER_KEY",
     "BillLine",
     "ChangeRefused",
+    "ChargeLine",
     "ClaimFields",
+    "Cursor",
     "DrainedSlot",
     "IllegalTransition",
     "LoggedEvent",

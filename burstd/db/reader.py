@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from math import ceil
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -15,7 +16,7 @@ from burstd.db.codec import request_from_text, value_from_row
 from burstd.db.database import Database, chunks, database_url, has_prefix, in_memory, is_sqlite
 from burstd.db.errors import StoreUnavailable
 from burstd.db.migrate import schema_is_current
-from burstd.db.repositories import bill, charges, job_use, notifications, site_history
+from burstd.db.repositories import bill, charge_pages, charges, job_use, notifications, site_history
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, USER_KEY, LoggedEvent, claim_subject, select_journaled
 from burstd.db.tables import (
     BREAKER,
@@ -38,7 +39,7 @@ from burstd.db.tables import (
     VOLUME,
 )
 from burstd.domain.billing.costs import MICRO, Spent
-from burstd.domain.billing.use import ClaimRun, IdleMode
+from burstd.domain.billing.use import DAY_S, ClaimRun, IdleMode
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.job_use import JobUse
@@ -454,6 +455,18 @@ class StoreReader:
             rows = connection.execute(select(VOLUME).where(VOLUME.c.billed_from < end, lasting)).mappings()
             volumes = [value_from_row(Volume, row) for row in rows]
         return (*found.lines(), *bill.volume_lines(volumes, group, since, end, user))
+
+    def charge_page(
+        self, since: float, until: float, cursor: charge_pages.Cursor, rows: int, user: str = ""
+    ) -> tuple[list[charge_pages.ChargeLine], charge_pages.Cursor | None]:
+        """Single charges from the day (UTC) of ``since`` to that of ``until``; they add up to the bill.
+
+        ``rows``: about so many. Goes on after the cursor that it returns; None: that was all.
+        """
+        days = range(int(since // DAY_S), ceil(until / DAY_S))
+        pages = charge_pages.ChargePages(days, until, user, self.idle_mode)
+        with self._database.reading() as connection:
+            return pages.page(connection, cursor, rows)
 
     def job_cost(self, job: str, user: str = "") -> Mapping[str, Decimal]:
         """What a job has cost so far, by currency, over all its runs: its work, and its part of boots.

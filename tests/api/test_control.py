@@ -10,6 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import quote
 
 import pytest
 
@@ -107,6 +108,14 @@ def test_another_user_sees_the_state_of_things_and_his_own_jobs(nobody: ApiTestC
     assert {line["key"] for line in nobody.get("/v1/bill?since=0&group=job")["lines"]} == {"", "101"}
     own = [nobody.get(f"/v1/bill?since=0&group={group}")["total"] for group in get_args(BillGrouping)]
     assert own.count(own[0]) == len(own)
+    pages: list[dict[str, Any]] = []
+    path = "/v1/bill/charges?since=0&limit=1"
+    while not pages or pages[-1]["next"]:
+        pages.append(nobody.get(path + (f"&cursor={quote(pages[-1]['next'])}" if pages else "")))
+    assert {charge["user"] for page in pages for charge in page["charges"]} == {USER}
+    assert [sum(Decimal(charge["cost"]) for page in pages for charge in page["charges"])] == [
+        Decimal(sum_["amount"]) for sum_ in own[0]
+    ]
     assert nobody.get("/v1/jobs/90")["nodes"][0]["state"] == "gone"
     explained = nobody.get("/v1/jobs/104_2/explanation")
     assert (explained["verdict"], explained["job"]["id"]) == ("boot", "104")
@@ -255,6 +264,7 @@ def test_what_is_asked_becomes_one_command(
         ("GET", "events?claim=nope", None, 404, "There is no claim 'nope' on record."),
         ("GET", "events?claim=a&job=b", None, 422, "Choose one of job, node and claim."),
         ("GET", "bill?since=2000000000", None, 422, "before it begins"),
+        ("GET", "bill/charges?cursor=[1,9]", None, 422, "what the answer before had as 'next'"),
         ("GET", "nothing", None, 404, "Not Found"),
         ("PUT", "hold", {"reason": "x" * (1 << 20)}, 413, "1048576 bytes"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import get_args
@@ -13,12 +13,12 @@ from alembic import command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burstd.db import Store, StoreReader
+from burstd.db import ChargeLine, Cursor, Store, StoreReader
 from burstd.db.database import database_url, open_engine
 from burstd.db.migrate import alembic_config
 from burstd.db.repositories.bill import BillGrouping
 from burstd.db.tables import CLAIM
-from burstd.domain.billing.costs import cost_of
+from burstd.domain.billing.costs import MICRO, cost_of
 from burstd.domain.billing.use import WHOLE, ClaimRun, IdleMode, Payer
 from burstd.domain.claim import Claim, ClaimState
 from tests.examples import examples
@@ -52,6 +52,18 @@ def bill(store: StoreReader, group: BillGrouping, user: str = "") -> dict[str, s
     return {line.key: str(line.cost) for line in store.bill(group, START, None, user)}
 
 
+def charges(store: StoreReader, now: float, user: str = "", rows: int = 3) -> Iterator[ChargeLine]:
+    """Each charge, page by page."""
+    cursor: Cursor | None = Cursor(now)
+    while cursor is not None:
+        lines, cursor = store.charge_page(0.0, now, cursor, rows, user)
+        yield from lines
+
+
+def amount(lines: Iterable[ChargeLine]) -> Decimal:
+    return sum((line.charge.amount for line in lines), 0) * MICRO
+
+
 def check(store: Store, claims: Sequence[Claim], now: float) -> None:
     """All groupings add up to the cost of the claims, and users' own bills to their lines of the whole one."""
     whole = sum(
@@ -66,6 +78,10 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
         for user in ("ann", "bob"):
             own = sum(line.cost for line in store.bill(group, 0.0, None, user))
             assert own == sum(line.cost for line in store.bill("user", 0.0) if line.key == user)
+    every = [*charges(store, now)]
+    assert amount(every) == whole
+    for user in ("ann", "bob"):
+        assert [*charges(store, now, user)] == [line for line in every if line.charge.payer.user == user]
     gone = {claim.id for claim in claims if claim.state is S.GONE}
     closed = sum(line.cost for line in store.bill("claim", 0.0) if line.key in gone)
     assert sum(spent.amount for spent in store.spending() if not spent.kind) == closed
@@ -107,6 +123,24 @@ def test_two_users_on_one_machine(place: str, clock: ManualClock) -> None:
         assert store.purge(clock.time + 1) == 1
         assert bill(store, "user") == {}
         assert sum(spent.amount for spent in store.spending() if not spent.kind) == Decimal("1.640000")
+
+
+def test_a_machine_that_ends_while_pages_are_read_is_once_on_them(store: Store, clock: ManualClock) -> None:
+    for n in range(3):
+        begin(store, planned(f"c{n}", f"gpu00{n}", offer=CENTS, jobs=(f"1{n}",)), clock=clock)
+    end(store, "c0", clock)
+    moment, whole = clock.time, sum(line.cost for line in store.bill("user", START))
+    for ended in (set(), {"c1"}, {"c1", "c2"}):
+        for claim_id in sorted(ended & {claim.id for claim in store.claims()}):
+            clock.time += 10
+            end(store, claim_id, clock)
+        cursor: Cursor | None = Cursor(moment)
+        found: list[ChargeLine] = []
+        while cursor is not None:
+            lines, cursor = store.charge_page(START, moment, cursor, 1)
+            found += lines
+        assert amount(found) == whole
+        assert len({(line.id, line.charge) for line in found}) == len(found)
 
 
 def test_a_task_of_an_array_costs_what_it_is_charged_itself(store: Store, clock: ManualClock) -> None:

@@ -7,7 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from burstd.db import IllegalTransition, StaleState, Store, UnknownVolume, VolumeExists, replay_volumes
+from burstd.db import Cursor, IllegalTransition, StaleState, Store, UnknownVolume, VolumeExists, replay_volumes
+from burstd.domain.billing.costs import MICRO
 from burstd.domain.volume import VOLUME_TRANSITIONS, Volume, VolumeState
 
 from .samples import START, ManualClock
@@ -77,6 +78,10 @@ def test_what_is_settled_hour_by_hour_is_what_the_bill_says_at_the_end(place: st
         }  # fmt: skip
         for group, key in (("account", "physics"), ("provider", "north"), ("job", ""), ("pool", ""), ("claim", "")):
             assert [(one.key, one.cost) for one in store.bill(group, 0.0, clock.time)] == [(key, line.cost)]  # type: ignore[arg-type]
+        days, end = store.charge_page(0.0, clock.time, Cursor(clock.time), 10_000)
+        assert end is None
+        assert sum(one.charge.amount for one in days) * MICRO == line.cost
+        assert len({one.charge.day for one in days}) == len(days) == 40 * 61234 // 86400 + 1
 
 
 def test_a_purge_forgets_what_is_gone_only(place: str) -> None:

@@ -86,16 +86,21 @@ def get_bill(
     administrator sees what he is charged for, his own budget and those of the accounts of his jobs.
     """
     now = backend.now()
-    today = utc_time(now)
-    first = today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
-    begin = first if since is None else since // DAY_S * DAY_S
-    end = min(now, now if until is None else -(-until // DAY_S) * DAY_S)
-    if begin >= end:
-        raise ApiError(422, f"The bill would end ({utc_time(end):%F %T}) before it begins ({utc_time(begin):%F %T}).")
+    begin, end = bill_window(now, since, until)
     lines = backend.reader.bill(group, begin, end, "" if caller.admin else caller.user)
     latest = backend.latest_loop()
     rates = Rates() if latest is None else latest[0].rates
     return bill_view(lines, group, begin, end, now, _visible_budgets(caller, backend), rates)
+
+
+def bill_window(now: float, since: float | None, until: float | None) -> tuple[float, float]:
+    """Beginning and end of a bill's days, in seconds since 1970. Raises ApiError where there are none."""
+    first = utc_time(now).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+    begin = first if since is None else since // DAY_S * DAY_S
+    end = min(now, now if until is None else -(-until // DAY_S) * DAY_S)
+    if begin >= end:
+        raise ApiError(422, f"The bill would end ({utc_time(end):%F %T}) before it begins ({utc_time(begin):%F %T}).")
+    return begin, end
 
 
 def bill_view(

@@ -17,13 +17,24 @@ from burstd.api.answers.text import (
     parse_month,
     utc_date_text,
 )
+from burstd.cli.commands.bill_files import write_csv, write_focus
 from burstd.cli.output import ConsoleOutput
+from burstd.cli.plain_text import print_json
 from burstd.cli.session import ApiClient, ExitCode, with_client
 
 if TYPE_CHECKING:
     from burstd.api.answers.plan import BillLineView, BillView
 
 app = typer.Typer()
+
+
+class BillFormat(StrEnum):
+    """How the bill is written."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+    FOCUS = "focus"
 
 
 class BillGroup(StrEnum):
@@ -44,12 +55,15 @@ class BillGroup(StrEnum):
 @with_client
 def bill(
     burstd: ApiClient,
-    by: Annotated[BillGroup, typer.Option(help="Split it by this; project is account.")] = BillGroup.USER,
+    by: Annotated[BillGroup | None, typer.Option(help="Split it by this (default: user); project is account.")] = None,
     since: Annotated[
         str, typer.Option(metavar="TIME", help="From the day of: 7d (ago), 2026-09-01; default: this month.")
     ] = "",
     until: Annotated[str, typer.Option(metavar="TIME", help="To the end of the day of; default: now.")] = "",
     month: Annotated[str, typer.Option(metavar="MONTH", help="This month (UTC): 2026-10.")] = "",
+    form: Annotated[
+        BillFormat, typer.Option("--format", help="csv: a row for each line and kind; focus: FOCUS 1.2, each charge.")
+    ] = BillFormat.TEXT,
 ) -> None:
     """What machines cost, in whole days (UTC), dearest first, and for what; running ones count up to now.
 
@@ -57,9 +71,22 @@ def bill(
     """
     from burstd.api.answers.plan import BillView
 
-    params: dict[str, str | int | float] = {"group": "account" if by is BillGroup.PROJECT else by.value}
-    params |= _period(burstd, since, until, month)
-    burstd.show(BillView, burstd.get_json("/bill", params), print_bill)
+    if burstd.json and form not in (BillFormat.TEXT, BillFormat.JSON):
+        burstd.fail(ExitCode.USAGE, "Say --format or --json, not both.")
+    params: dict[str, str | int | float] = {**_period(burstd, since, until, month)}
+    if form is BillFormat.FOCUS:
+        if by is not None:
+            burstd.fail(ExitCode.USAGE, "--by is of text, json and csv: this format has each charge.")
+        write_focus(burstd, params)
+        return
+    params["group"] = "account" if by is BillGroup.PROJECT else (by or BillGroup.USER).value
+    answer = burstd.get_json("/bill", params)
+    if form is BillFormat.CSV:
+        write_csv(burstd.parse(BillView, answer))
+    elif form is BillFormat.JSON:
+        print_json(answer)
+    else:
+        burstd.show(BillView, answer, print_bill)
 
 
 def _period(burstd: ApiClient, since: str, until: str, month: str) -> dict[str, float]:

@@ -70,7 +70,7 @@ def hand_over_runs(connection: Connection, claim_id: str, former_id: str) -> Non
 def close_claim(connection: Connection, claim: Claim, idle: IdleMode) -> tuple[list[Charge], list[Charge]]:
     """Writes the charges of a claim that is GONE, in place of those that it had; returns these, and the new ones."""
     of = CHARGE.c.claim_id == claim.id
-    before = [_charge_of_row(row) for row in connection.execute(select(CHARGE).where(of)).mappings()]
+    before = [charge_of_row(row) for row in connection.execute(select(CHARGE).where(of)).mappings()]
     if any(charge.kind is Kind.SHARED for charge in before):
         after = shared_charges(claim)
     else:
@@ -96,7 +96,8 @@ def charge_rows(claim: Claim, charges: Iterable[Charge]) -> list[dict[str, Any]]
     ]  # fmt: skip
 
 
-def _charge_of_row(row: Mapping[Any, Any]) -> Charge:
+def charge_of_row(row: Mapping[Any, Any]) -> Charge:
+    """The value of a row."""
     payer = Payer(row["job"], row["user"], row["account"], row["partition"])
     return Charge(row["day"], row["kind"], row["cause"], payer, row["amount"], row["milliseconds"])
 

@@ -1,0 +1,64 @@
+"""Single charges: what machines and volumes cost day by day, for what, and who is charged."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+
+from burstd.api.answers.base import AnswerView, Money, Time
+
+
+class ChargedView(AnswerView):
+    """What charges are for: a machine or a volume."""
+
+    id: str
+    """Of the claim or volume."""
+    volume: bool
+    resource_id: str
+    """The cloud's own id; empty: none is known."""
+    name: str
+    """The node's, the storage node's, the volume's."""
+    pool: str
+    provider: str
+    region: str
+    zone: str
+    sku: str
+    """The instance type; of a volume empty."""
+    spot: bool
+    price: Money | None
+    """For an hour. None: burstd knows it no more."""
+
+
+class ChargeView(AnswerView):
+    """What one payer is charged for one kind of use in one day (UTC)."""
+
+    of: str
+    """``ChargedView.id``."""
+    day: date
+    kind: str
+    """As in ``BillPartView``; also ``volume``."""
+    cause: str
+    job: str
+    user: str
+    """Empty: nobody is charged."""
+    account: str
+    partition: str
+    cost: Decimal
+    """In the currency of this charge."""
+    currency: str
+    machine_s: float
+    """Of the machine or volume, shared as the cost is."""
+
+
+class ChargesView(AnswerView):
+    """A page of the charges of whole days (UTC)."""
+
+    now: Time
+    since: Time
+    until: Time
+    cluster: str
+    charges: list[ChargeView]
+    things: list[ChargedView]
+    """All that the charges of this page are for."""
+    next: str
+    """``cursor`` of the next page; empty: this was the last."""

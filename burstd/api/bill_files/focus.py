@@ -1,0 +1,123 @@
+"""The bill as a FOCUS 1.2 file (FinOps Open Cost and Usage Specification): a row for each charge.
+
+Columns for what burstd does not have are left out: commitments, reservations, invoices, prices in other currencies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from decimal import Decimal
+
+from burstd.api.answers.charges import ChargedView, ChargesView, ChargeView
+
+_HOUR_S = 3600
+_QUANTITY = Decimal("0.000000000001")
+"""Of hours: times the price it is the cost to a millionth."""
+_NOTHING = ChargedView(
+    id="",
+    volume=False,
+    resource_id="",
+    name="",
+    pool="",
+    provider="",
+    region="",
+    zone="",
+    sku="",
+    spot=False,
+    price=None,
+)
+_NO_CHARGE = ChargeView(
+    of="", day=date(1970, 1, 1), kind="", cause="", job="", user="", account="", partition="", cost=Decimal(0),
+    currency="", machine_s=0.0,
+)  # fmt: skip
+"""The head has the names of its columns."""
+
+
+def focus_rows(pages: Iterable[ChargesView]) -> Iterator[Sequence[str]]:
+    """The head and the rows, page by page. Null is an empty cell."""
+    yield tuple(_row(_NO_CHARGE, _NOTHING, ""))
+    for page in pages:
+        things = {thing.id: thing for thing in page.things}
+        for charge in page.charges:
+            yield tuple(_row(charge, things[charge.of], page.cluster).values())
+
+
+def _row(charge: ChargeView, thing: ChargedView, cluster: str) -> Mapping[str, str]:
+    cost = f"{charge.cost:f}"
+    first = charge.day.replace(day=1)
+    price = "" if thing.price is None else f"{thing.price.amount:f}"
+    sku = "/".join(filter(None, (thing.provider, thing.region, thing.zone, thing.sku or "volume")))
+    return {
+        "AvailabilityZone": thing.zone,
+        "BilledCost": cost,
+        "BillingAccountId": cluster,
+        "BillingAccountName": cluster,
+        "BillingAccountType": "Cluster",
+        "BillingCurrency": charge.currency,
+        "BillingPeriodEnd": _midnight((first + timedelta(days=31)).replace(day=1)),
+        "BillingPeriodStart": _midnight(first),
+        "ChargeCategory": "Usage",
+        "ChargeClass": "",
+        "ChargeDescription": _description(charge, thing),
+        "ChargeFrequency": "Usage-Based",
+        "ChargePeriodEnd": _midnight(charge.day + timedelta(days=1)),
+        "ChargePeriodStart": _midnight(charge.day),
+        "CommitmentDiscountId": "",
+        "CommitmentDiscountStatus": "",
+        "ConsumedQuantity": f"{charge.machine_s:.3f}",
+        "ConsumedUnit": "Seconds",
+        "ContractedCost": cost,
+        "ContractedUnitPrice": price,
+        "EffectiveCost": cost,
+        "InvoiceId": "",
+        "InvoiceIssuerName": thing.provider,
+        "ListCost": cost,
+        "ListUnitPrice": price,
+        "PricingCategory": "Dynamic" if thing.spot else "Standard",
+        "PricingQuantity": f"{_hours(charge, thing):f}",
+        "PricingUnit": "Hours",
+        "ProviderName": thing.provider,
+        "PublisherName": thing.provider,
+        "RegionId": thing.region,
+        "RegionName": thing.region,
+        "ResourceId": thing.resource_id or thing.id,
+        "ResourceName": thing.name,
+        "ResourceType": "Volume" if thing.volume else "Virtual Machine",
+        "ServiceCategory": "Storage" if thing.volume else "Compute",
+        "ServiceName": "Volumes" if thing.volume else "Machines",
+        "ServiceSubcategory": "Block Storage" if thing.volume else "Virtual Machines",
+        "SkuId": sku,
+        "SkuMeter": "Volume Hours" if thing.volume else "Machine Hours",
+        "SkuPriceDetails": "" if thing.volume else json.dumps({"InstanceType": thing.sku}),
+        "SkuPriceId": f"{sku}/{'spot' if thing.spot else 'on-demand'}",
+        "SubAccountId": charge.account,
+        "SubAccountName": charge.account,
+        "SubAccountType": "Project" if charge.account else "",
+        "Tags": json.dumps({"burstd/pool": thing.pool} if thing.pool else {}),
+        "x_Account": charge.account,
+        "x_Claim": "" if thing.volume else thing.id,
+        "x_IdleCause": charge.cause,
+        "x_Job": charge.job,
+        "x_Kind": charge.kind,
+        "x_Partition": charge.partition,
+        "x_Pool": thing.pool,
+        "x_User": charge.user,
+    }
+
+
+def _hours(charge: ChargeView, thing: ChargedView) -> Decimal:
+    """What the cost is at the price. ``machine_s``, in whole milliseconds, may differ by one of these."""
+    if thing.price is not None and thing.price.amount:
+        return (charge.cost / thing.price.amount).quantize(_QUANTITY)
+    return (Decimal(f"{charge.machine_s:.3f}") / _HOUR_S).quantize(_QUANTITY)
+
+
+def _description(charge: ChargeView, thing: ChargedView) -> str:
+    kind = f"{charge.kind} ({charge.cause.replace('_', ' ')})" if charge.cause else charge.kind
+    return f"{kind}{f' of job {charge.job}' if charge.job else ''}, {thing.name or thing.id}"
+
+
+def _midnight(day: date) -> str:
+    return f"{day:%Y-%m-%d}T00:00:00Z"

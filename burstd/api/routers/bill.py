@@ -1,0 +1,91 @@
+"""Single charges of a bill, in pages: what is handed on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import TypeAdapter, ValidationError
+
+from burstd.api.answers.base import Money
+from burstd.api.answers.charges import ChargedView, ChargesView, ChargeView
+from burstd.api.backend import SLICE
+from burstd.api.dependencies import ApiError, BackendDep, CallerDep, Timestamp
+from burstd.api.routers.status import bill_window
+from burstd.db import ChargeLine, Cursor
+from burstd.domain.billing.costs import MICRO
+from burstd.domain.billing.use import day_text
+from burstd.domain.claim import Claim
+from burstd.domain.volume import Volume
+
+_MAX_PAGE = 5000
+_CURSOR = TypeAdapter(Cursor)
+
+router = APIRouter(prefix="/v1")
+
+
+@router.get("/bill/charges")
+def get_charges(
+    caller: CallerDep,
+    backend: BackendDep,
+    since: Timestamp | None = None,
+    until: Timestamp | None = None,
+    cursor: Annotated[str, Query(max_length=500)] = "",
+    limit: Annotated[int, Query(ge=1, le=_MAX_PAGE)] = 2000,
+) -> ChargesView:
+    """Each charge of a bill, about ``limit`` a page; they add up to ``/v1/bill`` of the same time.
+
+    ``cursor``: ``next`` of the page before. Machines that end while pages are read are shown as they were at the first.
+    Who is no administrator sees what he is charged for.
+    """
+    now = backend.now()
+    place = _parse_cursor(cursor) if cursor else Cursor(now)
+    begin, end = bill_window(now, since, until)
+    precedence = backend.precedence()
+    precedence.wait()
+    lines, after = backend.reader.charge_page(begin, end, place, limit, "" if caller.admin else caller.user)
+    cluster = backend.daemon_info().cluster
+    things: dict[str, ChargedView] = {}
+    charges = []
+    for line in precedence.slices(lines, SLICE):
+        if line.id not in things:
+            things[line.id] = _charged_view(line)
+        charges.append(_charge_view(line))
+    return ChargesView(
+        now=now, since=begin, until=end, cluster=cluster, charges=charges, things=[*things.values()],
+        next="" if after is None else _CURSOR.dump_json(after).decode(),
+    )  # fmt: skip
+
+
+def _parse_cursor(text: str) -> Cursor:
+    try:
+        return _CURSOR.validate_json(text)
+    except ValidationError:
+        raise ApiError(422, "cursor must be what the answer before had as 'next'.") from None
+
+
+def _charge_view(line: ChargeLine) -> ChargeView:
+    charge, payer = line.charge, line.charge.payer
+    return ChargeView(
+        of=line.id, day=day_text(charge.day), kind="volume" if isinstance(line.thing, Volume) else charge.kind,
+        cause=charge.cause, job=payer.job, user=payer.user, account=payer.account, partition=payer.partition,
+        cost=charge.amount * MICRO, currency=line.currency, machine_s=charge.milliseconds / 1000,
+    )  # fmt: skip
+
+
+def _charged_view(line: ChargeLine) -> ChargedView:
+    resource_id = name = region = zone = sku = ""
+    price: Money | None = None
+    spot = False
+    match line.thing:
+        case Claim() as claim:
+            offer = claim.offer
+            resource_id, name, sku, spot = claim.instance_id, claim.slot, offer.instance_type, offer.spot
+            region, zone, price = offer.region, offer.zone, Money(amount=offer.price, currency=offer.currency)
+        case Volume() as volume:
+            resource_id, name, region, zone = volume.disk_id, volume.name, volume.region, volume.zone
+            price = Money(amount=volume.price, currency=volume.currency)
+    return ChargedView(
+        id=line.id, volume=isinstance(line.thing, Volume), resource_id=resource_id, name=name,
+        pool=line.pool, provider=line.provider, region=region, zone=zone, sku=sku, spot=spot, price=price,
+    )  # fmt: skip

@@ -1,0 +1,46 @@
+"""What ``burstctl bill --format`` writes to standard output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from burstd.cli.plain_text import safe_text
+from burstd.cli.session import ApiClient
+
+if TYPE_CHECKING:
+    from burstd.api.answers.charges import ChargesView
+    from burstd.api.answers.plan import BillView
+
+
+def write_csv(bill: BillView) -> None:
+    """A row for each line and kind of use."""
+    from burstd.api.bill_files.table import bill_rows, csv_lines
+
+    _write(csv_lines(bill_rows(bill)))
+
+
+def write_focus(burstd: ApiClient, period: Mapping[str, str | int | float]) -> None:
+    """A row for each charge, written as pages of them come."""
+    from burstd.api.bill_files.focus import focus_rows
+    from burstd.api.bill_files.table import csv_lines
+
+    _write(csv_lines(focus_rows(_pages(burstd, period))))
+
+
+def _pages(burstd: ApiClient, period: Mapping[str, str | int | float]) -> Iterator[ChargesView]:
+    from burstd.api.answers.charges import ChargesView
+
+    params = dict(period)
+    while True:
+        page = burstd.parse(ChargesView, burstd.get_json("/bill/charges", params))
+        yield page
+        if not page.next:
+            return
+        params["cursor"] = page.next
+
+
+def _write(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(f"{safe_text(line[:-1])}\n")

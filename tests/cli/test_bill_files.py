@@ -1,0 +1,89 @@
+"""The bill as files: figures worked out by hand are the same in each format, and each is what its readers open."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from tests.api.fake_backend import serving_api
+from tests.api.shared_node import BY_HAND, TOTAL, shared_node_record
+from tests.api.world import USER
+
+from .conftest import NOBODY, Outcome, Run, as_user
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+Bill = Callable[..., Outcome]
+Sums = Mapping[tuple[str, str, str], Decimal]
+
+
+@pytest.fixture(scope="module")
+def shared_node() -> Iterator[Path]:
+    with shared_node_record() as record, serving_api(record) as (_, path):
+        yield path
+
+
+@pytest.fixture
+def bill(run: Run, shared_node: Path) -> Bill:
+    return lambda *words: run("bill", "--month", "2026-09", *words, socket=shared_node)
+
+
+def added_up(rows: list[dict[str, str]], *names: str) -> Sums:
+    sums: defaultdict[tuple[str, str, str], Decimal] = defaultdict(Decimal)
+    user, kind, cause, cost = names
+    for row in rows:
+        sums[row[user], row[kind], row[cause]] += Decimal(row[cost])
+    return dict(sums)
+
+
+def test_figures_by_hand_are_those_of_each_format(bill: Bill) -> None:
+    shown = bill().out
+    assert "3.18 EUR from 2026-09-01 00:00 UTC" in shown
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines[2:] == [
+        "(nobody's) 2.01 EUR 33 min 1 idle (keep alive) 1.20 EUR, idle (fragment) 0.75 EUR, end 0.060 EUR",
+        "ada 1.02 EUR 17 min 1 work 0.90 EUR, boot 0.12 EUR",
+        f"{USER} 0.15 EUR 2 min 1 work 0.15 EUR",
+    ]
+    assert json.loads(bill("--format", "json").out) == json.loads(bill("--json").out)
+    assert json.loads(bill("--json").out)["total"] == [{"amount": f"{TOTAL}0000", "currency": "EUR"}]
+    rows = [*csv.DictReader(bill("--format", "csv").out.splitlines())]
+    assert added_up(rows, "user", "kind", "cause", "cost") == BY_HAND
+    rows = [*csv.DictReader(bill("--format", "focus").out.splitlines())]
+    assert added_up(rows, "x_User", "x_Kind", "x_IdleCause", "BilledCost") == BY_HAND
+    assert {row["x_Job"] for row in rows} == {"17", "18", ""}
+    assert {row["ChargePeriodStart"] for row in rows} == {"2026-09-20T00:00:00Z", "2026-09-21T00:00:00Z"}
+
+
+def test_no_name_is_a_formula(bill: Bill) -> None:
+    rows = [*csv.DictReader(bill("--format", "csv", "--by", "project").out.splitlines())]
+    assert {row["account"] for row in rows} == {"", "atlas", "'=belle"}
+
+
+@needs_root
+def test_users_get_what_they_are_charged_for(bill: Bill) -> None:
+    with as_user(NOBODY):
+        rows = [*csv.DictReader(bill("--format", "focus").out.splitlines())]
+    assert added_up(rows, "x_User", "x_Kind", "x_IdleCause", "BilledCost") == {
+        key: cost for key, cost in BY_HAND.items() if key[0] == USER
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--format csv --json", "Say --format or --json, not both."),
+        ("--format focus --by job", "--by is of text, json and csv"),
+        ("--format ods", "'ods' is not one of 'text', 'json', 'csv', 'focus'"),
+    ],
+)
+def test_what_cannot_be_had(bill: Bill, words: str, says: str) -> None:
+    outcome = bill(*words.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert says in outcome.err
