@@ -20,6 +20,7 @@ from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError
 from burstd.api.routers import (
     bill,
+    closed_months,
     events,
     history,
     ingress,
@@ -55,7 +56,7 @@ def create_api_app(backend: Backend, authorizer: Authorizer, *extensions: Callab
     app.state.backend = backend
     app.state.authorizer = authorizer
     groups = (status, nodes, jobs, job_use, events, plan, staging, providers, ingress, policies, volumes, projects)
-    for group in (*groups, history, notify, quote, bill):
+    for group in (*groups, history, notify, quote, bill, closed_months):
         app.include_router(group.router)
     app.add_exception_handler(ApiError, _handle_api_error)
     app.add_exception_handler(BurstdError, _handle_burstd_error)

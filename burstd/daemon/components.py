@@ -175,6 +175,14 @@ class DaemonComponents:
         """How long what is over stays on record."""
         return self.current_settings.settings.daemon.retention_days * DAY_S
 
+    def charges_retention_s(self) -> float:
+        """How long charges stay on record."""
+        return self.current_settings.settings.bill.keep_years * 366 * DAY_S
+
+    def close_after_s(self) -> float:
+        """So long after its end a month is closed."""
+        return self.current_settings.settings.bill.close_after_days * DAY_S
+
     def reload(self, settings: Settings) -> None:
         """Has all parts go by other settings, but for what waits for a restart and what the reconciler decides by."""
         self.current_settings.settings = settings

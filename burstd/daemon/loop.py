@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 MIN_PAUSE_S = 0.05
 """Between two loops, so that a storm of wake-ups, or of users' requests, reads Slurm once and not a hundred times."""
 PURGE_EVERY_S = 86400.0
+CLOSE_EVERY_S = 3600.0
+"""And the first time so long after the start, when burstd knows again what its machines and jobs have done."""
 SAVE_TIME_EVERY_S = 3600.0
 """Much less than clock.AWAY_S: after a power cut on a quiet day burstd still knows what time it was."""
 WATCHDOG_EVERY_S = 5.0
@@ -49,6 +51,7 @@ class DaemonLoop:
         self._last_alarm = ""
         self._stop = threading.Event()
         self._purge_due = 0.0
+        self._close_due = parts.clock.now() + CLOSE_EVERY_S
         self._save_time_due = parts.clock.now() + SAVE_TIME_EVERY_S
         self._reload_asked = threading.Event()
 
@@ -87,6 +90,7 @@ class DaemonLoop:
             begun = time.monotonic()
             pause = self._reconciler.step()
             self._loop_ended(time.monotonic() - begun)
+            self._close_months()
             self._purge()
             self._update_record_mark()
             self._save_time()
@@ -137,12 +141,22 @@ class DaemonLoop:
         except StoreError as error:
             log.error("the time could not be kept on record", error=str(error))
 
+    def _close_months(self) -> None:
+        now = self._clock.now()
+        if now < self._close_due:
+            return
+        self._close_due = now + CLOSE_EVERY_S
+        try:
+            self._store.close_months(self._parts.close_after_s())
+        except StoreError as error:
+            log.error("a month could not be closed", error=str(error))
+
     def _purge(self) -> None:
         now = self._clock.now()
         if now < self._purge_due:
             return
         self._purge_due = now + PURGE_EVERY_S
         try:
-            self._store.purge(now - self._parts.retention_s())
+            self._store.purge(now - self._parts.retention_s(), now - self._parts.charges_retention_s())
         except StoreError as error:
             log.error("old records could not be removed", error=str(error))

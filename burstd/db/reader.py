@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
@@ -16,7 +16,7 @@ from burstd.db.codec import request_from_text, value_from_row
 from burstd.db.database import Database, chunks, database_url, has_prefix, in_memory, is_sqlite
 from burstd.db.errors import StoreUnavailable
 from burstd.db.migrate import schema_is_current
-from burstd.db.repositories import bill, charge_pages, charges, job_use, notifications, site_history
+from burstd.db.repositories import bill, charge_pages, charges, closed_months, job_use, notifications, site_history
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, USER_KEY, LoggedEvent, claim_subject, select_journaled
 from burstd.db.tables import (
     BREAKER,
@@ -38,6 +38,7 @@ from burstd.db.tables import (
     USER_DATA,
     VOLUME,
 )
+from burstd.domain.billing.closing import ClosedMonth, MonthCharge
 from burstd.domain.billing.costs import MICRO, Spent
 from burstd.domain.billing.use import DAY_S, ClaimRun, IdleMode
 from burstd.domain.claim import Claim, ClaimState
@@ -448,9 +449,10 @@ class StoreReader:
         lasting = or_(VOLUME.c.billed_until.is_(None), VOLUME.c.billed_until > since)
         with self._database.reading() as connection:
             live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
-            known = charges.charges_of(connection, live, end, self.idle_mode)
+            known = charges.charges_so_far(connection, live, end, self._clock.now(), self.idle_mode)
             for claim in live:
-                found.add_live(claim, known[claim.id])
+                frozen, more = known[claim.id]
+                found.add_live(claim, more, frozen)
             found.add_closed(connection)
             rows = connection.execute(select(VOLUME).where(VOLUME.c.billed_from < end, lasting)).mappings()
             volumes = [value_from_row(Volume, row) for row in rows]
@@ -484,15 +486,32 @@ class StoreReader:
         wanted = _LIVE_CLAIMS.where(or_(*(CLAIM.c.id.in_(some) for some in of)))
         with self._database.reading() as connection:
             live = [value_from_row(Claim, row) for row in connection.execute(wanted).mappings()]
-            known = charges.charges_of(connection, live, self._clock.now(), self.idle_mode)
+            now = self._clock.now()
+            known = charges.charges_so_far(connection, live, now, now, self.idle_mode)
             for currency, amount in connection.execute(sums.group_by(CHARGE.c.currency)):
                 found[currency] += int(amount)
         for claim in live:
-            for charge in known[claim.id]:
+            for charge in known[claim.id][1]:
                 same = charge.payer.job == job or charge.payer.job.startswith((f"{job}_", f"{job}+"))
                 if same and user in ("", charge.payer.user):
                     found[claim.offer.currency] += charge.amount
         return {currency: amount * MICRO for currency, amount in found.items() if amount}
+
+    def closed_months(self) -> tuple[ClosedMonth, ...]:
+        """Months whose charges stay as they are, oldest first."""
+        with self._database.reading() as connection:
+            return tuple(closed_months.closed_months(connection))
+
+    def charges_of_days(self, days: range) -> Iterator[MonthCharge]:
+        """Those on record of these days (since 1970), in the order of ``month_file``; of a closed month all."""
+        with self._database.reading() as connection:
+            yield from closed_months.charges_of_days(connection, days)
+
+    def awaited_claims(self) -> tuple[str, list[Claim]]:
+        """The first month that is not closed, and the claims that it has to wait for."""
+        live = self.claims()
+        with self._database.reading() as connection:
+            return closed_months.awaited_claims(connection, live)
 
     def open_runs(self) -> tuple[ClaimRun, ...]:
         """Runs of jobs on machines that have not ended, as far as the record knows."""

@@ -20,7 +20,7 @@ from burstd.db.codec import request_to_text
 from burstd.db.database import Database, chunks, database_url
 from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState, VolumeExists
 from burstd.db.reader import DrainedSlot, StoreReader
-from burstd.db.repositories import charges, history, job_use, notifications, site_history
+from burstd.db.repositories import charges, closed_months, history, job_use, notifications, site_history
 from burstd.db.repositories.journal import (
     CLAIMS,
     STAGINGS,
@@ -50,6 +50,7 @@ from burstd.db.tables import (
     ProjectRow,
     ScaleOverrideRow,
 )
+from burstd.domain.billing.closing import ClosedMonth
 from burstd.domain.billing.costs import Spent
 from burstd.domain.billing.use import ClaimRun
 from burstd.domain.claim import Claim, ClaimState
@@ -338,9 +339,35 @@ class Store(StoreReader):
         if self._gone is not None:
             others = [one for one in self._gone[1] if one.claim.id != after.id]
             self._gone = (self._gone[0], [*others, EndedClaim(after.since, after)])
-        was, now = charges.close_claim(session.connection(), after, self.idle_mode)
-        if was != now:
-            self._ledger.book_charges(session, after.offer.currency, was, now)
+        self._charge(session, after, booked=before is not None and before.state is ClaimState.GONE)
+
+    def _charge(self, session: Session, claim: Claim, *, booked: bool) -> None:
+        """Of one that is gone. ``booked``: what was charged before is booked already."""
+        was, now = charges.close_claim(session.connection(), claim, self._clock.now(), self.idle_mode)
+        self._ledger.book_charges(session, claim.offer.currency, was if booked else (), now)
+
+    def close_months(self, after_s: float) -> tuple[ClosedMonth, ...]:
+        """Closes each month that ended ``after_s`` seconds ago, once no claim's part in it is uncertain; returns them.
+
+        Their charges stay as they are. Each is one transaction.
+        """
+        found: list[ClosedMonth] = []
+        while closed := self._close_month(after_s):
+            found.append(closed)
+        return tuple(found)
+
+    def _close_month(self, after_s: float) -> ClosedMonth | None:
+        live, now = self.claims(), self._clock.now()
+        with self._database.reading() as connection:
+            month = closed_months.due_month(connection, live, now, after_s)
+        if not month:
+            return None
+        with self._database.writing() as session:
+            connection = session.connection()
+            closed = closed_months.close(connection, live, month, now, self.idle_mode)
+            reason = f"{closed.charges} charges, sha256 {closed.sha256}"
+            self._log(session, NewEvent(f"bill:{closed.month}", "open", "closed", reason, "timer"))
+            return closed
 
     def gone_claims(self, since: float) -> tuple[EndedClaim, ...]:
         """Claims that are gone. With later and later times it reads the database once."""
@@ -635,13 +662,15 @@ class Store(StoreReader):
         with self._database.writing() as session:
             notifications.settle(session.connection(), delivery, state)
 
-    def purge(self, before: float) -> int:
+    def purge(self, before: float, charges_before: float = 0.0) -> int:
         """Forgets what ended before ``before``: claims, jobs' data, events, remarks, runs, samples.
 
-        Live claims keep all their events, so that a replay always gives the rows. Returns the number of claims.
+        Live claims keep all their events, so that a replay always gives the rows. Charges stay but for those of whole
+        months that ended before ``charges_before``. Returns the number of claims.
         """
         with self._database.writing() as session:
             claims = history.purge(session, before)
+            closed_months.purge(session.connection(), charges_before)
             self._remarks.forget()
             self._outcomes.forget()
             if claims:
@@ -654,10 +683,13 @@ class Store(StoreReader):
         A clock that was ahead by ``ahead_s`` wrote these times. Returns the number of changed claims.
         """
         with self._database.writing() as session:
-            volumes = self.volumes(gone=True)
+            volumes, connection = self.volumes(gone=True), session.connection()
+            corrected = closed_months.reopen(connection, true_time)
             changes = history.shift_late_times(session, true_time, ahead_s)
             for before, after in changes:
                 self._book_claim(session, before, after)
+            for claim_id in corrected:
+                self._charge(session, select_journaled(connection, CLAIMS, claim_id), booked=True)
             for former, shifted in zip(volumes, self.volumes(gone=True), strict=True):
                 self._ledger.book_volume(session, former, shifted)
             self._forget()

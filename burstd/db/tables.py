@@ -24,6 +24,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from sqlmodel import Field, SQLModel
 
 from burstd.db.codec import field_names, from_json, storable_text, to_json, to_json_text
+from burstd.domain.billing.closing import ClosedMonth
 from burstd.domain.billing.use import Kind
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import Offer
@@ -293,8 +294,15 @@ CHARGE = Table(
     ),
     Column("amount", BigInteger, nullable=False),
     Column("milliseconds", BigInteger, nullable=False),
+    Column("corrects", Stored, nullable=False, server_default=text("''")),
     Index("ix_charge_job", "job"),
     sqlite_with_rowid=False,
+)
+CLOSED_MONTH = Table(
+    "closed_month",
+    TableRow.metadata,
+    # Whose charges stay as they are; ``totals`` by currency.
+    *_columns(ClosedMonth, keys=["month"], types={"rule": Integer()}),
 )
 NOTIFICATION = Table(
     "notification",

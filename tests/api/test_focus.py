@@ -38,7 +38,7 @@ TOGETHER = (("RegionId", "RegionName"), ("SubAccountId", "SubAccountName"), ("Su
             ("InvoiceId", "CommitmentDiscountId"), ("CommitmentDiscountId", "CommitmentDiscountStatus"))  # fmt: skip
 """Null together, or not."""
 ALLOWED = {
-    "ChargeCategory": {"Usage"}, "ChargeClass": {""}, "ChargeFrequency": {"Usage-Based"},
+    "ChargeCategory": {"Usage"}, "ChargeClass": {"", "Correction"}, "ChargeFrequency": {"Usage-Based"},
     "ConsumedUnit": {"Seconds"}, "PricingUnit": {"Hours"}, "PricingCategory": {"Standard", "Dynamic"},
     "ServiceCategory": {"Compute", "Storage"}, "ServiceSubcategory": {"Virtual Machines", "Block Storage"},
 }  # fmt: skip
@@ -98,7 +98,17 @@ def test_columns(rows: list[dict[str, str]]) -> None:
     assert set(names) > MANDATORY
     own = [name for name in names if name.startswith("x_")]
     assert names == sorted(names, key=lambda name: (name.startswith("x_"), name))
-    assert own == ["x_Account", "x_Claim", "x_IdleCause", "x_Job", "x_Kind", "x_Partition", "x_Pool", "x_User"]
+    assert own == [
+        "x_Account",
+        "x_Claim",
+        "x_CorrectedMonth",
+        "x_IdleCause",
+        "x_Job",
+        "x_Kind",
+        "x_Partition",
+        "x_Pool",
+        "x_User",
+    ]
     assert [*csv.reader(csv_lines(focus_rows([])))] == [names], "a bill of nothing has its head"
 
 

@@ -84,6 +84,7 @@ def test_rows_without_the_start_by_slurm_are_kept(place: str, clock: ManualClock
                 "ALTER TABLE former DROP COLUMN run_start",
                 "DROP TABLE job_use",
                 "ALTER TABLE former RENAME TO job_use",
+                "DROP TABLE closed_month",
                 "DROP TABLE charge",
                 "DROP TABLE claim_run",
                 "UPDATE alembic_version SET version_num = '0017'",

@@ -121,6 +121,8 @@ def test_two_users_on_one_machine(place: str, clock: ManualClock) -> None:
         with store.reader() as reader:
             assert bill(reader, "user") == expected
         assert store.purge(clock.time + 1) == 1
+        assert bill(store, "user") == expected, "charges outlive their machines"
+        store.purge(clock.time + 1, clock.time + 40 * 86400)
         assert bill(store, "user") == {}
         assert sum(spent.amount for spent in store.spending() if not spent.kind) == Decimal("1.640000")
 

@@ -95,6 +95,8 @@ def dataset(d: AssembledDaemon) -> object:
 
 # Key -> in the first file, in the second, what the daemon holds then, and where. Requirements: the same with the first.
 TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
+    "bill.close_after_days": ("5", "9", 9 * 86400.0, lambda d: d.components.close_after_s()),
+    "bill.keep_years": ("10", "1", 366 * 86400.0, lambda d: d.components.charges_retention_s()),
     "daemon.retention_days": ("400", "30", 30 * 86400.0, lambda d: d.components.retention_s()),
     "daemon.log_level": ('"info"', '"error"', logging.ERROR, lambda _: logging.getLogger().level),
     "daemon.tick_s": ("15", "7", 7.0, lambda d: d.components.reconciler._context.intervals.tick_s),

@@ -48,6 +48,8 @@ class ChargeView(AnswerView):
     currency: str
     machine_s: float
     """Of the machine or volume, shared as the cost is."""
+    corrects: str = ""
+    """The closed month that it puts right: ``2026-10``."""
 
 
 class ChargesView(AnswerView):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burstd.api.answers.base import AnswerView, Money, Time
+from burstd.api.answers.base import AnswerView, Money, OptionalTime, Time
 
 
 class StepView(AnswerView):
@@ -69,6 +69,8 @@ class BillPartView(AnswerView):
     """Of idle time: ``before_first_job``, ``gap``, ``keep_alive``, ``floor``, ``pin``, ``fragment``, ``drained``."""
     cost: Money
     machine_s: float
+    corrects: str = ""
+    """The closed month that it puts right: ``2026-10``."""
 
 
 class BillLineView(AnswerView):
@@ -115,6 +117,37 @@ class ConvertedTotalView(AnswerView):
     """By another currency of the bill, what one unit of it is worth in that of ``total``."""
 
 
+class BillMonthView(AnswerView):
+    """Whether the charges of a month stay as they are."""
+
+    month: str
+    """``2026-10`` (UTC)."""
+    closed: OptionalTime = None
+    """Since when; null: they may change."""
+    sha256: str = ""
+    """Of the file that ``burstctl bill charges`` prints; empty until the month is closed."""
+    waits_for: list[str] = []
+    """Claims that keep it from being closed: it is not certain when they ended."""
+
+
+class ClosedMonthView(BillMonthView):
+    """A closed month, and what is on record of it now."""
+
+    rule: int
+    """Version of the rules by which charges were made."""
+    charges: int
+    totals: list[Money]
+    found_charges: int
+    found_sha256: str
+    """Another one: the charges were changed, or are kept no longer."""
+
+
+class MonthFileView(AnswerView):
+    """A part of the file of a closed month."""
+
+    csv: str
+
+
 class BillView(AnswerView):
     """``burstctl bill``, of whole days (UTC). Running machines count up to now."""
 
@@ -127,5 +160,7 @@ class BillView(AnswerView):
     """One a currency."""
     converted: ConvertedTotalView | None = None
     """None: all is in the currency of the rates, or there is no rate for some of it."""
+    months: list[BillMonthView] = []
+    """Those that the bill has days of."""
     budgets: list[BudgetView] = []
     """Those that the caller may see, whatever the bill's time and group."""

@@ -30,8 +30,12 @@ def money_text(money: Money | None, places: int = 2) -> str:
 
 def bill_parts_text(parts: Sequence[BillPartView]) -> str:
     """``work 1.20 EUR, idle (keep alive) 0.30 EUR``."""
-    named = ((f"{part.kind} ({part.cause.replace('_', ' ')})" if part.cause else part.kind, part) for part in parts)
-    return ", ".join(f"{name} {money_text(part.cost)}" for name, part in named if part.cost.amount)
+    return ", ".join(f"{_bill_part_name(part)} {money_text(part.cost)}" for part in parts if part.cost.amount)
+
+
+def _bill_part_name(part: BillPartView) -> str:
+    notes = (part.cause.replace("_", " "), f"corrects {part.corrects}" if part.corrects else "")
+    return f"{part.kind} ({note})" if (note := ", ".join(filter(None, notes))) else part.kind
 
 
 def money_sums_text(amounts: Sequence[Money], places: int = 2) -> str:

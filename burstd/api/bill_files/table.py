@@ -39,12 +39,12 @@ def bill_rows(bill: BillView) -> Iterator[Sequence[str]]:
 
     Days are UTC, the last one included; amounts are to a millionth, ``machine_s`` in seconds.
     """
-    yield ("since", "until", bill.group, "kind", "cause", "cost", "currency", "machine_s")
+    yield ("since", "until", bill.group, "kind", "cause", "cost", "currency", "machine_s", "corrects")
     since, until = f"{bill.since:%Y-%m-%d}", f"{bill.until - timedelta(milliseconds=1):%Y-%m-%d}"
     for line in bill.lines:
         if line.volumes:
-            of = [("volume", "", line.cost, line.machine_s)]
+            of = [("volume", "", line.cost, line.machine_s, "")]
         else:
-            of = [(part.kind, part.cause, part.cost, part.machine_s) for part in line.parts]
-        for kind, cause, cost, machine_s in of:
-            yield (since, until, line.key, kind, cause, f"{cost.amount:f}", cost.currency, f"{machine_s:.3f}")
+            of = [(part.kind, part.cause, part.cost, part.machine_s, part.corrects) for part in line.parts]
+        for kind, cause, cost, machine_s, corrects in of:
+            yield (since, until, line.key, kind, cause, f"{cost.amount:f}", cost.currency, f"{machine_s:.3f}", corrects)

@@ -70,6 +70,7 @@ def _charge_view(line: ChargeLine) -> ChargeView:
         of=line.id, day=day_text(charge.day), kind="volume" if isinstance(line.thing, Volume) else charge.kind,
         cause=charge.cause, job=payer.job, user=payer.user, account=payer.account, partition=payer.partition,
         cost=charge.amount * MICRO, currency=line.currency, machine_s=charge.milliseconds / 1000,
+        corrects=charge.corrects,
     )  # fmt: skip
 
 

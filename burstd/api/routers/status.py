@@ -10,7 +10,14 @@ from decimal import Decimal
 from fastapi import APIRouter
 
 from burstd.api.answers.base import Money, money_view, sum_by_currency, utc_time
-from burstd.api.answers.plan import BillLineView, BillPartView, BillView, BudgetView, ConvertedTotalView
+from burstd.api.answers.plan import (
+    BillLineView,
+    BillMonthView,
+    BillPartView,
+    BillView,
+    BudgetView,
+    ConvertedTotalView,
+)
 from burstd.api.answers.status import (
     BreakerView,
     CallerView,
@@ -29,6 +36,7 @@ from burstd.api.answers.status import (
 from burstd.api.auth import Caller
 from burstd.api.backend import SLICE, Backend, DaemonInfo
 from burstd.api.dependencies import MAX_RECORDS, ApiError, BackendDep, CallerDep, Timestamp
+from burstd.api.routers.closed_months import bill_months
 from burstd.api.routers.staging import held_staging_alarms, staging_summary
 from burstd.db import BillLine
 from burstd.db.repositories.bill import BillGrouping
@@ -90,7 +98,8 @@ def get_bill(
     lines = backend.reader.bill(group, begin, end, "" if caller.admin else caller.user)
     latest = backend.latest_loop()
     rates = Rates() if latest is None else latest[0].rates
-    return bill_view(lines, group, begin, end, now, _visible_budgets(caller, backend), rates)
+    months = bill_months(backend.reader, begin, end, admin=caller.admin)
+    return bill_view(lines, group, begin, end, now, _visible_budgets(caller, backend), rates, months)
 
 
 def bill_window(now: float, since: float | None, until: float | None) -> tuple[float, float]:
@@ -111,6 +120,7 @@ def bill_view(
     now: float,
     budgets: Iterable[BudgetLine],
     rates: Rates,
+    months: Sequence[BillMonthView] = (),
 ) -> BillView:
     """The bill, and how budgets stand."""
     total = sum_by_currency((line.cost, line.currency) for line in lines)
@@ -130,6 +140,7 @@ def bill_view(
                         cause=part.cause,
                         cost=money_view(part.cost, line.currency),
                         machine_s=round(part.seconds, 3),
+                        corrects=part.corrects,
                     )
                     for part in line.parts
                 ],
@@ -138,6 +149,7 @@ def bill_view(
         ],
         total=total,
         converted=_converted_total(total, rates),
+        months=[*months],
         budgets=[budget_view(line) for line in budgets],
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+import sys
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,17 +16,20 @@ from burstd.api.answers.text import (
     money_sums_text,
     money_text,
     parse_month,
+    plural,
     utc_date_text,
 )
 from burstd.cli.commands.bill_files import write_csv, write_focus
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.plain_text import print_json
 from burstd.cli.session import ApiClient, ExitCode, with_client
+from burstd.domain.billing.closing import COLUMNS
 
 if TYPE_CHECKING:
-    from burstd.api.answers.plan import BillLineView, BillView
+    from burstd.api.answers.plan import BillLineView, BillMonthView, BillView, ClosedMonthView
 
 app = typer.Typer()
+MonthArgument = Annotated[str, typer.Argument(metavar="MONTH", help="2026-10 (UTC).")]
 
 
 class BillFormat(StrEnum):
@@ -104,6 +108,53 @@ def _period(burstd: ApiClient, since: str, until: str, month: str) -> dict[str, 
     return times
 
 
+@app.command()
+@with_client
+def verify(burstd: ApiClient, month: MonthArgument) -> None:
+    """Compute the SHA-256 of a closed month again, and say whether its charges are as they were (exit 1: not)."""
+    from burstd.api.answers.plan import ClosedMonthView
+
+    answer = burstd.get_json(f"/bill/months/{month}")
+    burstd.show(ClosedMonthView, answer, _print_closed_month)
+    if answer["found_sha256"] != answer["sha256"]:
+        raise typer.Exit(ExitCode.NEGATIVE)
+
+
+@app.command()
+@with_client
+def charges(burstd: ApiClient, month: MonthArgument) -> None:
+    """Print all charges of a closed month as CSV; sha256sum of it is the month's SHA-256. For administrators."""
+    burstd.get_json(f"/bill/months/{month}")
+    first, end = (datetime.fromtimestamp(time, UTC).date() for time in parse_month(month))
+    sys.stdout.write(",".join(COLUMNS) + "\n")
+    for number in range((end - first).days):
+        answer = burstd.get_json(f"/bill/months/{month}/charges", {"day": str(first + timedelta(number))})
+        sys.stdout.write(answer["csv"])
+
+
+def _print_closed_month(out: ConsoleOutput, answer: ClosedMonthView) -> None:
+    out.line(
+        f"{_month_text(answer)}: {plural(answer.charges, 'charge')}, {money_sums_text(answer.totals)}, "
+        f"rule {answer.rule}"
+    )
+    if answer.found_sha256 == answer.sha256:
+        out.line(("Its charges are as they were then.", "green"))
+    elif not answer.found_charges:
+        out.line(("Its charges are on record no longer; see keep_years in [bill].", "bold red"))
+    else:
+        out.line(
+            (f"! Its charges were changed: {plural(answer.found_charges, 'charge')}, sha256 {answer.found_sha256}",
+             "bold red")
+        )  # fmt: skip
+
+
+def _month_text(month: BillMonthView) -> str:
+    if month.closed:
+        return f"{month.month} closed on {utc_date_text(month.closed)}, sha256 {month.sha256}"
+    waits = f": the end is not confirmed of {', '.join(month.waits_for)}" if month.waits_for else ""
+    return f"{month.month} open{waits}"
+
+
 def _bill_key(line: BillLineView) -> str:
     return f"{line.key}{' (volumes)' if line.volumes else ''}".strip() or "(nobody's)"
 
@@ -116,6 +167,9 @@ def print_bill(out: ConsoleOutput, answer: BillView) -> None:
     )
     if answer.converted is not None:
         out.line(converted_text(answer.converted))
+    for month in answer.months:
+        if month.closed or month.month < f"{answer.now:%Y-%m}":
+            out.line(_month_text(month))
     if answer.lines:
         out.table(
             (answer.group.upper(), "COST>", "MACHINE TIME>", "MACHINES>", "*"),

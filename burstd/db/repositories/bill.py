@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import ceil
@@ -34,6 +34,8 @@ class BillPart:
     cost: Decimal
     seconds: float
     """Of machines, shared as the cost is."""
+    corrects: str = ""
+    """The closed month that it puts right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,13 @@ class BillLine:
 
 @dataclass(slots=True)
 class _Sums:
-    """In millionths and milliseconds, by kind and cause."""
+    """In millionths and milliseconds, by kind, cause and the month that is put right."""
 
-    parts: defaultdict[tuple[Kind, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    parts: defaultdict[tuple[Kind, str, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     claims: int = 0
 
-    def add(self, kind: Kind, cause: str, amount: int, milliseconds: int) -> None:
-        part = self.parts[kind, cause]
+    def add(self, kind: Kind, cause: str, corrects: str, amount: int, milliseconds: int) -> None:
+        part = self.parts[kind, cause, corrects]
         part[0] += amount
         part[1] += milliseconds
 
@@ -79,33 +81,38 @@ class Bill:
         self._sums: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
 
     def add_closed(self, connection: Connection) -> None:
-        """Adds what claims that are gone were charged."""
+        """Adds what is on record: all of claims that are gone, and closed months of others."""
         key = _COLUMNS[self._group]
         wanted = [CHARGE.c.day >= self._days.start, CHARGE.c.day < self._days.stop]
         if self._user:
             wanted.append(CHARGE.c.user == self._user)
-        by = (key, CHARGE.c.currency)
+        by, of = (key, CHARGE.c.currency), (CHARGE.c.kind, CHARGE.c.cause, CHARGE.c.corrects)
         sums = select(
-            *by, CHARGE.c.kind, CHARGE.c.cause, func.sum(CHARGE.c.amount), func.sum(CHARGE.c.milliseconds)
+            *by, *of, func.sum(CHARGE.c.amount), func.sum(CHARGE.c.milliseconds)
         )  # fmt: skip
-        for name, currency, kind, cause, amount, milliseconds in connection.execute(
-            sums.where(*wanted).group_by(*by, CHARGE.c.kind, CHARGE.c.cause)
+        for name, currency, kind, cause, corrects, amount, milliseconds in connection.execute(
+            sums.where(*wanted).group_by(*by, *of)
         ):
-            self._sums[self._name(name), currency].add(kind, cause, int(amount), int(milliseconds))
+            self._sums[self._name(name), currency].add(kind, cause, corrects, int(amount), int(milliseconds))
         claims = select(*by, func.count(CHARGE.c.claim_id.distinct())).where(*wanted).group_by(*by)
         for name, currency, number in connection.execute(claims):
             self._sums[self._name(name), currency].claims += number
 
-    def add_live(self, claim: Claim, charges: Iterable[Charge]) -> None:
-        """Adds what a claim that lives has cost so far."""
-        met = set()
+    def add_live(self, claim: Claim, charges: Iterable[Charge], frozen: Iterable[Charge] = ()) -> None:
+        """Adds what a claim that lives has cost so far. ``frozen``: what ``add_closed`` adds of it."""
+        met = {key for key, _ in self._wanted(claim, frozen)}
+        for key, charge in self._wanted(claim, charges):
+            self._sums[key].add(
+                charge.kind, charge.cause, charge.corrects, charge.amount, charge.milliseconds
+            )  # fmt: skip
+            if key not in met:
+                met.add(key)
+                self._sums[key].claims += 1
+
+    def _wanted(self, claim: Claim, charges: Iterable[Charge]) -> Iterator[tuple[tuple[str, str], Charge]]:
         for charge in charges:
             if charge.day in self._days and self._user in ("", charge.payer.user):
-                key = (self._name(self._key_of(claim, charge)), claim.offer.currency)
-                self._sums[key].add(charge.kind, charge.cause, charge.amount, charge.milliseconds)
-                met.add(key)
-        for key in met:
-            self._sums[key].claims += 1
+                yield (self._name(self._key_of(claim, charge)), claim.offer.currency), charge
 
     def _key_of(self, claim: Claim, charge: Charge) -> object:
         match self._group:
@@ -128,10 +135,10 @@ class Bill:
         found = []
         for (key, currency), sums in self._sums.items():
             parts = [
-                BillPart(kind, cause, amount * MICRO, milliseconds / 1000)
-                for (kind, cause), (amount, milliseconds) in sums.parts.items()
+                BillPart(kind, cause, amount * MICRO, milliseconds / 1000, corrects)
+                for (kind, cause, corrects), (amount, milliseconds) in sums.parts.items()
             ]
-            parts.sort(key=lambda part: (-part.cost, part.kind, part.cause))
+            parts.sort(key=lambda part: (-part.cost, part.kind, part.cause, part.corrects))
             cost, milliseconds = (sum(some) for some in zip(*sums.parts.values(), strict=True))
             found.append(BillLine(key, currency, cost * MICRO, milliseconds / 1000, sums.claims, parts=tuple(parts)))
         if self._group == "day":

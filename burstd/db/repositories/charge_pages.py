@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select, tuple_
 
 from burstd.db.codec import value_from_row
 from burstd.db.database import chunks
-from burstd.db.repositories.charges import charge_of_row, charges_of
+from burstd.db.repositories.charges import charge_of_row, charges_so_far
 from burstd.db.tables import CHARGE, CLAIM, VOLUME
 from burstd.domain.billing.use import Charge, IdleMode
 from burstd.domain.billing.volumes import volume_charges
@@ -87,8 +88,8 @@ class ChargePages:
         lived = or_(CLAIM.c.state != ClaimState.GONE, CLAIM.c.since > cursor.moment)
         query = select(CLAIM).where(lived, CLAIM.c.id > cursor.thing).order_by(CLAIM.c.id).limit(_THINGS)
         claims = [value_from_row(Claim, row) for row in connection.execute(query).mappings()]
-        known = charges_of(connection, claims, min(self._until, cursor.moment), self._idle)
-        return [*self._lines((claim, known[claim.id]) for claim in claims)], _after(cursor, claims)
+        known = charges_so_far(connection, claims, min(self._until, cursor.moment), cursor.moment, self._idle)
+        return [*self._lines((claim, [*chain(*known[claim.id])]) for claim in claims)], _after(cursor, claims)
 
     def _volumes(self, connection: Connection, cursor: Cursor, _: int) -> tuple[list[ChargeLine], Cursor | None]:
         query = select(VOLUME).where(VOLUME.c.id > cursor.thing).order_by(VOLUME.c.id).limit(_THINGS)
@@ -117,7 +118,8 @@ class ChargePages:
         lines = [
             ChargeLine(charge_of_row(row), row["claim_id"], claim, row["pool"], row["provider"], row["currency"])
             for row in found
-            if (claim := claims.get(row["claim_id"])) is None or claim.since <= cursor.moment
+            if (claim := claims.get(row["claim_id"])) is None
+            or (claim.state is ClaimState.GONE and claim.since <= cursor.moment)
         ]  # fmt: skip
         if len(found) < rows:
             return lines, None

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import ceil
 from typing import Any
 
-from sqlalchemy import Connection, Select, Text, delete, insert, or_, select, type_coerce, update
+from sqlalchemy import ColumnElement, Connection, Select, Text, delete, func, insert, or_, select, type_coerce, update
 
 from burstd.db.database import chunks, has_prefix
 from burstd.db.repositories.journal import claim_subject
-from burstd.db.tables import CHARGE, CLAIM_RUN, EVENT
+from burstd.db.tables import CHARGE, CLAIM_RUN, CLOSED_MONTH, EVENT
+from burstd.domain.billing.closing import days_of, is_frozen, unfrozen
 from burstd.domain.billing.use import (
+    DAY_S,
     Charge,
     ClaimRun,
     IdleMode,
     Kind,
     Payer,
     charges_by_use,
+    day_text,
     payers_made_for,
     shared_charges,
 )
@@ -67,39 +71,96 @@ def hand_over_runs(connection: Connection, claim_id: str, former_id: str) -> Non
     connection.execute(update(CLAIM_RUN).where(CLAIM_RUN.c.claim_id == claim_id).values(claim_id=former_id))
 
 
-def close_claim(connection: Connection, claim: Claim, idle: IdleMode) -> tuple[list[Charge], list[Charge]]:
-    """Writes the charges of a claim that is GONE, in place of those that it had; returns these, and the new ones."""
-    of = CHARGE.c.claim_id == claim.id
-    before = [charge_of_row(row) for row in connection.execute(select(CHARGE).where(of)).mappings()]
+def close_claim(connection: Connection, claim: Claim, now: float, idle: IdleMode) -> tuple[list[Charge], list[Charge]]:
+    """Writes the charges of a claim that is GONE, in place of those that it had; returns these, and the new ones.
+
+    Those of closed months stay: what differs there is charged as a correction.
+    """
+    on_record = _charges_on_record(connection, [claim])[claim.id]
+    before = [charge for _, charge in on_record]
+    first_open = first_open_day(connection)
+    kept = {number: charge for number, charge in on_record if is_frozen(charge, first_open)}
     if any(charge.kind is Kind.SHARED for charge in before):
         after = shared_charges(claim)
     else:
         [after] = charges_of(connection, [claim], claim.since, idle).values()
-    if before != after:
-        connection.execute(delete(CHARGE).where(of))
-        if after:
-            connection.execute(insert(CHARGE), charge_rows(claim, after))
+    after = unfrozen(after, kept.values(), first_open, _today(now))
+    if sorted(before) != sorted(after := [*kept.values(), *after]):
+        connection.execute(delete(CHARGE).where(CHARGE.c.claim_id == claim.id, *_not_frozen(first_open)))
+        if rows := charge_rows(claim, after[len(kept) :], max(kept, default=-1) + 1):
+            connection.execute(insert(CHARGE), rows)
     still = (CLAIM_RUN.c.claim_id == claim.id, CLAIM_RUN.c.ended.is_(None))
     end = claim.since if claim.billed_until is None else claim.billed_until
     connection.execute(update(CLAIM_RUN).where(*still).values(ended=end))
     return before, after
 
 
-def charge_rows(claim: Claim, charges: Iterable[Charge]) -> list[dict[str, Any]]:
-    """As they stand in the table."""
+def _today(now: float) -> int:
+    """The day that a bill up to now ends with."""
+    return ceil(now / DAY_S) - 1
+
+
+def first_open_day(connection: Connection) -> int:
+    """The first day of the first month that is not closed, since 1970; 0: none is."""
+    last = connection.execute(select(func.max(CLOSED_MONTH.c.month))).scalar()
+    return days_of(last).stop if last else 0
+
+
+def _not_frozen(first_open: int) -> tuple[ColumnElement[bool], ...]:
+    """As ``is_frozen`` has it."""
+    corrects = CHARGE.c.corrects
+    return CHARGE.c.day >= first_open, or_(corrects == "", corrects >= day_text(first_open)[:7])
+
+
+def _charges_on_record(connection: Connection, claims: Sequence[Claim]) -> Mapping[str, list[tuple[int, Charge]]]:
+    """With their numbers, in order."""
+    found: defaultdict[str, list[tuple[int, Charge]]] = defaultdict(list)
+    for some in chunks([claim.id for claim in claims]):
+        query = select(CHARGE).where(CHARGE.c.claim_id.in_(some)).order_by(CHARGE.c.number)
+        for row in connection.execute(query).mappings():
+            found[row["claim_id"]].append((row["number"], charge_of_row(row)))
+    return found
+
+
+def charges_so_far(
+    connection: Connection, claims: Sequence[Claim], until: float, now: float, idle: IdleMode
+) -> dict[str, tuple[list[Charge], list[Charge]]]:
+    """What closed months have on record of these claims, which live, and what else they are charged by ``until``."""
+    first_open, on_record = first_open_day(connection), _charges_on_record(connection, claims)
+    found = {}
+    for claim_id, cost in charges_of(connection, claims, until, idle).items():
+        kept = [charge for _, charge in on_record[claim_id] if is_frozen(charge, first_open)]
+        found[claim_id] = kept, unfrozen(cost, kept, first_open, _today(now))
+    return found
+
+
+def freeze(connection: Connection, claims: Sequence[Claim], month: str, now: float, idle: IdleMode) -> None:
+    """Writes what claims that live are charged for a month, the first one that is open."""
+    days, on_record = days_of(month), _charges_on_record(connection, claims)
+    cost = charges_of(connection, claims, now, idle)
+    for claim in claims:
+        number = max((number for number, _ in on_record[claim.id]), default=-1) + 1
+        if rows := charge_rows(claim, (one for one in cost[claim.id] if one.day in days), number):
+            connection.execute(insert(CHARGE), rows)
+
+
+def charge_rows(claim: Claim, charges: Iterable[Charge], first: int = 0) -> list[dict[str, Any]]:
+    """As they stand in the table, numbered from ``first`` on."""
     offer = claim.offer
     return [
         {"day": charge.day, "claim_id": claim.id, "number": number, "kind": charge.kind, "cause": charge.cause,
          **charge.payer._asdict(), "pool": claim.pool, "provider": offer.provider, "currency": offer.currency,
-         "amount": charge.amount, "milliseconds": charge.milliseconds}
-        for number, charge in enumerate(charges)
+         "amount": charge.amount, "milliseconds": charge.milliseconds, "corrects": charge.corrects}
+        for number, charge in enumerate(charges, first)
     ]  # fmt: skip
 
 
 def charge_of_row(row: Mapping[Any, Any]) -> Charge:
     """The value of a row."""
     payer = Payer(row["job"], row["user"], row["account"], row["partition"])
-    return Charge(row["day"], row["kind"], row["cause"], payer, row["amount"], row["milliseconds"])
+    return Charge(
+        row["day"], row["kind"], row["cause"], payer, row["amount"], row["milliseconds"], row["corrects"]
+    )  # fmt: skip
 
 
 def charges_of(connection: Connection, claims: Sequence[Claim], now: float, idle: IdleMode) -> dict[str, list[Charge]]:

@@ -16,7 +16,6 @@ from burstd.db.repositories import job_use, site_history
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, VOLUMES, JournaledKind
 from burstd.db.tables import (
     BREAKER,
-    CHARGE,
     CLAIM,
     CLAIM_JOB,
     CLAIM_RUN,
@@ -63,7 +62,7 @@ def purge(session: Session, before: float) -> int:
     job_use.purge(connection, before)
     _forget(connection, STAGINGS, StageState.CLEARED, before)
     _forget(connection, VOLUMES, VolumeState.GONE, before)
-    tables = (CLAIM_JOB, CLAIM_USER, CLAIM_RUN, CHARGE, LAUNCH_REQUEST)
+    tables = (CLAIM_JOB, CLAIM_USER, CLAIM_RUN, LAUNCH_REQUEST)
     claims = _forget(connection, CLAIMS, ClaimState.GONE, before, *tables)
     connection.execute(delete(USER_DATA).where(USER_DATA.c.digest.not_in(select(LAUNCH_REQUEST.c.user_data))))
     # Of a job whose data came again, the events of before go too.

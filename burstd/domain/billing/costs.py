@@ -90,12 +90,16 @@ def month_start(month: str) -> float:
     return datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC).timestamp()
 
 
+def next_month(month: str) -> str:
+    """The one after it."""
+    year, number = int(month[:4]), int(month[5:])
+    return f"{year + number // 12:04}-{number % 12 + 1:02}"
+
+
 def by_month(since: float, until: float) -> Iterable[tuple[str, float]]:
     """The calendar months (UTC) of a stretch of time, each with its seconds in it; none where it is empty."""
     while since < until:
         month = month_of(since)
-        year, number = int(month[:4]), int(month[5:])
-        after = month_start(f"{year + number // 12:04}-{number % 12 + 1:02}")
-        end = min(after, until)
+        end = min(month_start(next_month(month)), until)
         yield month, end - since
         since = end

@@ -114,6 +114,8 @@ class Charge(NamedTuple):
     """In millionths of the offer's currency."""
     milliseconds: int
     """Of the machine's time."""
+    corrects: str = ""
+    """The closed month (``2026-10``) that it puts right, on the day when that was found; of others empty."""
 
 
 WeightedPayer = tuple[Payer, int]

@@ -1,0 +1,81 @@
+"""Closed months: charges that stay as they are, with the hash by which anybody can tell that they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from burstd.db.codec import value_from_row
+from burstd.db.repositories import charges
+from burstd.db.tables import CHARGE, CLAIM, CLOSED_MONTH
+from burstd.domain.billing.closing import ClosedMonth, MonthCharge, awaited, close_month, days_of
+from burstd.domain.billing.costs import month_of, month_start, next_month
+from burstd.domain.billing.use import IdleMode, day_text
+from burstd.domain.claim import Claim, ClaimState
+
+_ORDER = (
+    "day", "claim_id", "kind", "cause", "job", "user", "account", "partition", "pool", "provider", "currency",
+    "amount", "milliseconds", "corrects",
+)  # fmt: skip
+
+
+def closed_months(connection: Connection) -> list[ClosedMonth]:
+    """All of them, oldest first."""
+    rows = connection.execute(select(CLOSED_MONTH).order_by(CLOSED_MONTH.c.month)).mappings()
+    return [value_from_row(ClosedMonth, row) for row in rows]
+
+
+def charges_of_days(connection: Connection, days: range) -> Iterator[MonthCharge]:
+    """Those on record, in the order of ``month_file``."""
+    query = select(CHARGE).where(CHARGE.c.day >= days.start, CHARGE.c.day < days.stop)
+    for row in connection.execute(query.order_by(*(CHARGE.c[name] for name in _ORDER))).mappings():
+        yield MonthCharge(row["claim_id"], row["pool"], row["provider"], row["currency"], charges.charge_of_row(row))
+
+
+def awaited_claims(connection: Connection, live: Sequence[Claim]) -> tuple[str, list[Claim]]:
+    """The first month that is not closed, and the claims that it has to wait for."""
+    month = first_open_month(connection, live)
+    return month, awaited(live, month) if month else []
+
+
+def first_open_month(connection: Connection, live: Sequence[Claim]) -> str:
+    """The first one that has charges and is not closed; the one after the last closed. Empty: nothing was charged."""
+    if last := connection.execute(select(func.max(CLOSED_MONTH.c.month))).scalar():
+        return next_month(last)
+    day = connection.execute(select(func.min(CHARGE.c.day))).scalar()
+    begins = [month_of(claim.billed_from) for claim in live if claim.billed_from is not None]
+    return min([*begins, *([] if day is None else [day_text(day)[:7]])], default="")
+
+
+def due_month(connection: Connection, live: Sequence[Claim], now: float, after_s: float) -> str:
+    """The first open month, where it ended ``after_s`` seconds ago and no claim's part in it is uncertain; or empty."""
+    month = first_open_month(connection, live)
+    return month if month and month_start(next_month(month)) + after_s <= now and not awaited(live, month) else ""
+
+
+def close(connection: Connection, live: Sequence[Claim], month: str, now: float, idle: IdleMode) -> ClosedMonth:
+    """Closes the first open month."""
+    charges.freeze(connection, live, month, now, idle)
+    closed = close_month(month, now, charges_of_days(connection, days_of(month)))
+    connection.execute(insert(CLOSED_MONTH), asdict(closed))
+    return closed
+
+
+def reopen(connection: Connection, true_time: float) -> list[str]:
+    """Opens months again that had not ended by then: a clock that was ahead closed them.
+
+    Returns the claims with corrections of those months: they are to be charged anew.
+    """
+    first = month_of(true_time)
+    if not connection.execute(delete(CLOSED_MONTH).where(CLOSED_MONTH.c.month >= first)).rowcount:
+        return []
+    live = select(CLAIM.c.id).where(CLAIM.c.state != ClaimState.GONE)
+    connection.execute(delete(CHARGE).where(CHARGE.c.day >= days_of(first).start, CHARGE.c.claim_id.in_(live)))
+    return list(connection.execute(select(CHARGE.c.claim_id).distinct().where(CHARGE.c.corrects >= first)).scalars())
+
+
+def purge(connection: Connection, before: float) -> None:
+    """Forgets the charges of whole months that had ended by then; what is known of closed months stays."""
+    connection.execute(delete(CHARGE).where(CHARGE.c.day < days_of(month_of(before)).start))

@@ -1,0 +1,332 @@
+"""Closed months: their charges and their hash stay; what differs later is a correction; all sums stay exact."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import multiprocessing
+import os
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event, text, update
+
+from burstd.db import Store
+from burstd.db.tables import CHARGE
+from burstd.domain.billing.closing import COLUMNS, ClosedMonth, close_month, days_of, month_file
+from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun, IdleMode
+from burstd.domain.claim import ClaimState
+from tests.examples import examples
+
+from .samples import ManualClock, planned
+from .test_money import ANN, BOB, CENTS, begin, check, end
+
+S = ClaimState
+
+
+def at(month: int, day: int, hour: int = 0) -> float:
+    return datetime(2026, month, day, hour, tzinfo=UTC).timestamp()
+
+
+WAIT_S = 5 * DAY_S
+
+
+def file_of(store: Store, month: str) -> str:
+    return "".join(month_file(store.charges_of_days(days_of(month))))
+
+
+def check_unchanged(store: Store) -> None:
+    """All closed months are as they were when they were closed."""
+    for month in store.closed_months():
+        assert close_month(month.month, month.closed, store.charges_of_days(days_of(month.month))) == month
+
+
+def rows(store: Store, month: str) -> Counter[tuple[str, ...]]:
+    """Kind, cause, user, amount and corrected month of its charges."""
+    found = list(csv.DictReader(io.StringIO(file_of(store, month))))
+    return Counter((r["kind"], r["cause"], r["user"], r["amount"], r["corrects"]) for r in found)
+
+
+@pytest.fixture
+def across(store: Store, clock: ManualClock) -> Store:
+    """A machine that began an hour before November and is idle from its boot on."""
+    clock.time = at(10, 31, 23)
+    begin(store, planned(offer=CENTS), clock=clock)
+    return store
+
+
+def test_a_month_is_closed_when_its_time_has_come_with_what_machines_that_are_up_have_cost_in_it(
+    across: Store, clock: ManualClock
+) -> None:
+    clock.time = at(11, 6) - 1
+    assert across.close_months(WAIT_S) == ()
+    before = [across.bill(group, at(10, 1)) for group in ("user", "claim", "day")]
+    clock.time = at(11, 6)
+    [closed] = across.close_months(WAIT_S)
+    assert across.close_months(WAIT_S) == ()
+    assert (closed.month, closed.closed, closed.charges) == ("2026-10", clock.time, 2)
+    assert closed.totals == {"EUR": Decimal("3.600000")}
+    assert across.closed_months() == (closed,)
+    assert rows(across, "2026-10") == {
+        ("boot", "", "ann", "0.100000", ""): 1, ("idle", "before_first_job", "", "3.500000", ""): 1,
+    }  # fmt: skip
+    clock.time -= 1
+    assert [across.bill(group, at(10, 1)) for group in ("user", "claim", "day")] == before
+    assert {line.claims for line in across.bill("claim", at(10, 1))} == {1}
+    assert across.job_cost("17") == {"EUR": Decimal("0.100000")}
+    check(across, across.claims(), clock.time)
+    end(across, "c1", clock)
+    check(across, across.find_claims(), clock.time)
+    check_unchanged(across)
+    clock.time = at(12, 6)
+    [november] = across.close_months(WAIT_S)
+    assert november.month == "2026-11"
+    across.purge(clock.time, at(10, 31))
+    check_unchanged(across)
+    across.purge(clock.time, at(11, 1))
+    assert across.closed_months() == (closed, november)
+    assert file_of(across, "2026-10").splitlines() == [",".join(COLUMNS)]
+    assert file_of(across, "2026-11")
+
+
+def test_what_differs_later_is_a_correction_of_the_day_on_which_it_was_found(across: Store, clock: ManualClock) -> None:
+    clock.time = at(11, 6)
+    across.close_months(WAIT_S)
+    begun = at(10, 31, 23) + 100
+    across.save_runs([ClaimRun("c1", ANN, begun, WHOLE, begun + 500)])  # seen late
+    clock.time = at(11, 7)
+    end(across, "c1", clock)
+    across.update_claim("c1", billed_until=at(10, 31, 23) + 2600)  # the cloud's late word
+    expected = {
+        ("work", "", "ann", "0.500000", "2026-10"): 1, ("idle", "before_first_job", "", "-3.500000", "2026-10"): 1,
+        ("idle", "keep_alive", "", "3.000000", "2026-10"): 1,
+        ("idle", "keep_alive", "", "-1.000000", "2026-10"): 1,
+    }  # fmt: skip
+    assert {key: n for key, n in rows(across, "2026-11").items() if key[-1]} == expected
+    lines = {line.key: line for line in across.bill("user", at(11, 1))}
+    assert {(p.kind, p.corrects): str(p.cost) for p in lines["ann"].parts} == {("work", "2026-10"): "0.500000"}
+    assert [line.key for line in across.bill("day", at(11, 1))] == ["2026-11-06"]
+    assert across.job_cost("17") == {"EUR": Decimal("0.600000")}
+    check(across, across.find_claims(), clock.time)
+    check_unchanged(across)
+    clock.time = at(12, 6)
+    across.close_months(WAIT_S)
+    across.update_claim("c1", billed_until=at(10, 31, 23) + 1600)
+    assert rows(across, "2026-12") == {("idle", "keep_alive", "", "-1.000000", "2026-10"): 1}
+    check(across, across.find_claims(), clock.time)
+    check_unchanged(across)
+
+
+def test_a_machine_that_is_found_after_the_month_was_closed_is_all_correction(store: Store, clock: ManualClock) -> None:
+    clock.time = at(10, 1)
+    begin(store, planned("c0", "n0", offer=CENTS), clock=clock)
+    end(store, "c0", clock)
+    clock.time = at(11, 6)
+    [closed] = store.close_months(WAIT_S)
+    began = at(10, 31, 23)
+    store.adopt_claim(
+        replace(planned("c1", offer=CENTS), state=S.TERMINATING, billed_from=began, in_service_from=began)
+    )
+    for _ in range(2):
+        [line] = [line for line in store.bill("claim", at(11, 1)) if line.key == "c1"]
+        assert [p.cost for p in line.parts if p.corrects == "2026-10"] == [Decimal("3.600000")]
+        check(store, store.find_claims(), clock.time)
+        if store.claims():
+            store.transition_claim("c1", S.TERMINATING, S.GONE, "gone")
+    assert store.closed_months() == (closed,)
+    check_unchanged(store)
+
+
+@pytest.mark.parametrize(("state", "waits"), [(S.TERMINATING, True), (S.DRAINING, False)])
+def test_a_month_waits_for_machines_whose_end_was_asked_for_in_it(
+    across: Store, clock: ManualClock, state: ClaimState, waits: bool
+) -> None:
+    across.transition_claim("c1", S.IN_SERVICE, S.DRAINING, "idle")
+    if state is S.TERMINATING:
+        across.transition_claim("c1", S.DRAINING, S.TERMINATING, "idle")
+    clock.time = at(12, 1)
+    assert [month.month for month in across.close_months(WAIT_S)] == ([] if waits else ["2026-10"])
+    if waits:
+        across.transition_claim("c1", S.TERMINATING, S.GONE, "gone", billed_until=at(10, 31, 23) + 500)
+        [closed] = across.close_months(WAIT_S)
+        assert closed.totals == {"EUR": Decimal("0.500000")}
+
+
+def test_months_are_closed_one_after_the_other_also_those_without_charges(store: Store, clock: ManualClock) -> None:
+    clock.time = at(12, 30)
+    assert store.close_months(WAIT_S) == ()
+    clock.time = at(8, 3)
+    begin(store, planned(offer=CENTS), clock=clock)
+    end(store, "c1", clock)
+    clock.time = at(11, 20)
+    closed = store.close_months(WAIT_S)
+    assert [(month.month, month.charges) for month in closed] == [("2026-08", 1), ("2026-09", 0), ("2026-10", 0)]
+    assert closed[1].sha256 == hashlib.sha256((",".join(COLUMNS) + "\n").encode()).hexdigest()
+
+
+def test_months_that_a_clock_which_was_ahead_closed_are_open_again(across: Store, clock: ManualClock) -> None:
+    begin(across, planned("c2", "n2", offer=CENTS), clock=clock)
+    ahead_s = at(12, 20) - clock.time
+    clock.time += ahead_s
+    across.close_months(WAIT_S)
+    assert len(across.closed_months()) == 2
+    end(across, "c2", clock)
+    across.update_claim("c2", billed_from=at(10, 31, 23) + 200)
+    clock.time -= ahead_s
+    across.shift_late_times(clock.time, ahead_s)
+    assert across.closed_months() == ()
+    assert not any(part.corrects for line in across.bill("claim", 0) for part in line.parts)
+    check(across, across.find_claims(), clock.time)
+    clock.time = at(11, 6)
+    across.close_months(WAIT_S)
+    check(across, across.find_claims(), clock.time)
+    check_unchanged(across)
+
+
+def test_the_hash_is_that_of_a_file_which_anybody_can_write(across: Store, clock: ManualClock) -> None:
+    nasty = '=1+"ö",\n'
+    across.save_runs([ClaimRun("c1", ANN._replace(account=nasty), clock.time, WHOLE // 2, clock.time + 1000)])
+    clock.time = at(11, 6)
+    [closed] = across.close_months(WAIT_S)
+    with across._database.reading() as connection:
+        stored = connection.execute(text("SELECT * FROM charge")).mappings().all()
+    lines = []
+    for row in stored:
+        day = datetime.fromtimestamp(row["day"] * 86400, UTC).date().isoformat()
+        names = [
+            row[n]
+            for n in (
+                "claim_id",
+                "kind",
+                "cause",
+                "job",
+                "user",
+                "account",
+                "partition",
+                "pool",
+                "provider",
+                "currency",
+            )
+        ]
+        cells = [
+            day,
+            *names,
+            f"{row['amount'] // 10**6}.{row['amount'] % 10**6:06}",
+            str(row["milliseconds"]),
+            row["corrects"],
+        ]
+        quoted = ['"' + cell.replace('"', '""') + '"' if set(cell) & set('",\r\n') else cell for cell in cells]
+        lines.append((cells, ",".join(quoted) + "\n"))
+    head = "date,machine,kind,cause,job,user,account,partition,pool,provider,currency,amount,milliseconds,corrects\n"
+    body = head + "".join(line for _, line in sorted(lines))
+    assert hashlib.sha256(body.encode()).hexdigest() == closed.sha256
+    assert closed.charges == len(lines) == 4
+
+
+def test_a_charge_that_somebody_changed_shows(across: Store, clock: ManualClock) -> None:
+    clock.time = at(11, 6)
+    across.close_months(WAIT_S)
+    check_unchanged(across)
+    with across._database.writing() as session:
+        session.connection().execute(update(CHARGE).where(CHARGE.c.number == 0).values(user="bob"))
+    with pytest.raises(AssertionError):
+        check_unchanged(across)
+
+
+def _close_and_die(place: str, statement: int) -> None:
+    clock = ManualClock(at(12, 6))
+    store = Store.open(place, clock)
+    left = statement
+
+    def count(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            os._exit(9)
+
+    event.listen(store._database.engine, "before_cursor_execute", count)
+    event.listen(store._database.engine, "commit", count)
+    store.close_months(WAIT_S)
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_killed_at_any_statement_of_a_closing_it_is_done_once_and_whole(tmp_path: Path) -> None:
+    place, clock = str(tmp_path / "burstd.db"), ManualClock(at(10, 31, 23))
+    with Store.open(place, clock) as store:
+        begin(store, planned(offer=CENTS), clock=clock)
+        begin(store, planned("c2", "n2", offer=CENTS), clock=clock)
+        end(store, "c2", clock)
+    fork = multiprocessing.get_context("fork")
+    statement, code, met = 0, None, set[int]()
+    while code != 0:
+        statement += 1
+        child = fork.Process(target=_close_and_die, args=(place, statement))
+        child.start()
+        child.join()
+        code = child.exitcode
+        with Store.open(place, ManualClock(at(12, 6))) as store:
+            check_unchanged(store)
+            met.add(len(store.closed_months()))
+            assert len(store.events(subject="bill:2026-10")) == (1 if store.closed_months() else 0)
+    assert met == {0, 1, 2}
+    with Store.open(place, ManualClock(at(12, 6))) as store:
+        assert [month.totals for month in store.closed_months()] == [
+            {"EUR": Decimal("3.700000")}, {"EUR": Decimal("2592.000000")},
+        ]  # fmt: skip
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("begin"), st.integers(0, 3), st.floats(0, 40 * DAY_S)),
+        st.tuples(st.just("end"), st.integers(0, 3), st.floats(0, 40 * DAY_S)),
+        st.tuples(st.just("shorten"), st.integers(0, 3), st.floats(0, 1)),
+        st.tuples(st.just("run"), st.integers(0, 3), st.floats(0, 1)),
+        st.tuples(st.just("close"), st.just(0), st.floats(0, 40 * DAY_S)),
+    ),
+    max_size=10,
+)
+
+
+@settings(max_examples=examples(10))
+@given(steps, st.sampled_from(IdleMode))
+def test_closed_months_stay_and_sums_are_exact_whatever_comes(
+    steps: list[tuple[str, int, float]], idle: IdleMode
+) -> None:
+    clock = ManualClock(at(1, 20))
+    known: tuple[ClosedMonth, ...] = ()
+    with Store.open(":memory:", clock) as store:
+        store.idle_mode = idle
+        for number, (step, slot, size) in enumerate(steps):
+            live = {claim.slot: claim for claim in store.claims()}
+            claim = live.get(f"n{slot}")
+            if step == "close":
+                clock.time += size
+                store.close_months(WAIT_S)
+            elif step == "begin" and claim is None:
+                new = replace(planned(f"c{number}", f"n{slot}", offer=CENTS), accounts=("atlas",))
+                begin(store, new, clock=clock)
+                clock.time += size
+            elif step == "end" and claim is not None:
+                end(store, claim.id, clock, end_s=30)
+                clock.time += size
+            elif step == "shorten":
+                for gone in store.find_claims(states=[S.GONE])[:1]:
+                    if gone.billed_from is not None and gone.billed_until is not None:
+                        length = (gone.billed_until - gone.billed_from) * size
+                        store.update_claim(gone.id, billed_until=gone.billed_from + length)
+            elif step == "run" and claim is not None and claim.billed_from is not None:
+                begun = claim.billed_from + size * (clock.time - claim.billed_from)
+                run = ClaimRun(claim.id, ANN if slot % 2 else BOB, begun, WHOLE // 2, begun + DAY_S, number)
+                store.save_runs([run])
+            check_unchanged(store)
+            assert store.closed_months()[: len(known)] == known
+            known = store.closed_months()
+        check(store, store.find_claims(), clock.time)
