@@ -29,6 +29,7 @@ from burstd.domain.plugins.policy import PolicyPlugin, Remark, Target, Want, wit
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import Snapshot
 from burstd.domain.staging import StagingView
+from burstd.domain.units import size_text
 
 GIB = 2**30
 
@@ -83,9 +84,11 @@ class DataLocalityPolicy:
         view = _view(snapshot.data, job.id)
         if view is None or (not view.bytes_left and not view.ready_at):
             return ""
-        gib, most = view.bytes_left / GIB, self.settings.max_gib
-        if most is not None and gib > most:
-            return f"{gib:.1f} GiB of its input are not uploaded yet; the limit is {most:g} GiB"
+        most = self.settings.max_gib
+        if most is not None and view.bytes_left > most * GIB:
+            return (
+                f"{size_text(view.bytes_left)} of its input are not uploaded yet; the limit is {size_text(most * GIB)}"
+            )
         ready = self._ready(snapshot.now, view)
         outlook = snapshot.outlook.get(job.id) if self.settings.worth_it and ready is not None else None
         if outlook is None or ready is None or "none" in (outlook.run_basis, outlook.local_basis):
@@ -132,7 +135,7 @@ class DataLocalityPolicy:
                 wants.append(want)
                 continue
             why = f"{offers[0].id} before {want.offers[0].id}" if offers[0] != want.offers[0] else "near offers first"
-            reason = f"{why} for {want.reason}: store {found.store} has {found.size / GIB:.1f} GiB of its input"
+            reason = f"{why} for {want.reason}: store {found.store} has {size_text(found.size)} of its input"
             wants.append(replace(want, offers=offers))
             remarks.append(Remark(self.name, f"pool:{want.pool}", "order", reason))
         return replace(target, wants=tuple(wants), remarks=(*target.remarks, *remarks)) if remarks else target

@@ -38,26 +38,19 @@ def parse_span(text: str) -> float | None:
     return None if found is None else float(found[1]) * _SPAN_UNITS[found[2]]
 
 
-def size_text(size: int) -> str:
-    """Bytes for a person: ``512 B``, ``1.5 GiB``."""
-    if size < 1024:
-        return f"{size} B"
+def size_text(size: float) -> str:
+    """Bytes for a person, with three digits or as a whole number: ``512 B``, ``1.21 GiB``, ``64 GiB``, ``1000 MiB``."""
     number, unit = float(size), "B"
     for prefix in _PREFIXES:
         if number < 1024:
             break
         number, unit = number / 1024, f"{prefix}iB"
-    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.1f} {unit}"
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
 
 
-def memory_text(mebibytes: int) -> str:
-    """Memory for a person: ``512 MiB``, ``64 GiB``, ``118 TiB``."""
-    number, unit = float(mebibytes), "MiB"
-    for larger, above in (("GiB", 1024), ("TiB", 10_240), ("PiB", 10_240)):
-        if number < above:
-            break
-        number, unit = number / 1024, larger
-    return f"{number:.0f} {unit}" if number >= 1000 else f"{number:.4g} {unit}"
+def memory_text(mebibytes: float) -> str:
+    """The same of MiB."""
+    return size_text(mebibytes * (1 << 20))
 
 
 def span_text(seconds: float) -> str:

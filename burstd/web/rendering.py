@@ -25,6 +25,7 @@ from burstd.api.dependencies import BackendDep, CallerDep, require_latest_loop
 from burstd.api.routers.status import STALE_S, get_bill
 from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.snapshot import Unavailable
+from burstd.domain.units import size_text
 from burstd.runtime.precedence import DecisionPrecedence
 from burstd.web.filters import PAGE_FILTERS
 from burstd.web.minute_cache import MinuteCache
@@ -75,7 +76,7 @@ class PageRenderer:
         self._environment.filters |= {
             "money": text.money_text,
             "money_sums": text.money_sums_text,
-            "size": text.size_text,
+            "size": size_text,
             "plural": text.plural,
             "duration": text.duration_text,
             "rough_duration": text.rough_duration_text,

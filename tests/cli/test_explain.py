@@ -117,7 +117,7 @@ def test_a_job_that_a_policy_keeps(run: Run, backend: FakeBackend) -> None:
     ("fields", "jobs", "says"),
     [
         ({"data": {"104": StagingView(StageState.UPLOADING, NOW + 180, size=8 << 30, bytes_left=2 << 30)}}, timed,
-         "Its data: uploading (2.0 GiB of 8.0 GiB to go), there in about 3 min."),
+         "Its data: uploading (2 GiB of 8 GiB to go), there in about 3 min."),
         ({"data": {"104": StagingView(StageState.HELD, 0, error="no such file")}}, timed,
          "Its data: held; no such file."),
         ({"outlook": {"104": replace(LOCAL, local_start=float("inf"))}}, timed,

@@ -54,7 +54,14 @@ def test_idle_hours_that_would_round_to_none_are_left_out(capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     ("mebibytes", "text"),
-    [(0, "0 MiB"), (1023, "1023 MiB"), (2970, "2.9 GiB"), (1500 << 10, "1500 GiB"), (118 << 20, "118 TiB")],
+    [
+        (0, "0 B"),
+        (1000, "1000 MiB"),
+        (1234, "1.21 GiB"),
+        (2970, "2.9 GiB"),
+        (1500 << 10, "1.46 TiB"),
+        (118 << 20, "118 TiB"),
+    ],
 )
 def test_memory_is_said_in_plain_words(mebibytes: int, text: str) -> None:
     assert memory_text(mebibytes) == text

@@ -32,10 +32,10 @@ def _staging(backend: FakeBackend) -> None:
 
 
 STATUS = """\
-JOB  USER    STATE      SINCE       IN     SENT      OUT  WHY
-101  nobody  held       100 s  3.0 GiB  1.0 GiB  3.0 GiB  the store is full
-103  daemon  waiting     60 s                             asked for
-104  nobody  uploading   60 s                             its turn
+JOB  USER    STATE      SINCE     IN   SENT    OUT  WHY
+101  nobody  held       100 s  3 GiB  1 GiB  3 GiB  the store is full
+103  daemon  waiting     60 s                       asked for
+104  nobody  uploading   60 s                       its turn
 
 """
 
@@ -46,10 +46,10 @@ def test_all_jobs_and_their_transfers(run: Run) -> None:
     (line,) = [line for line in out.splitlines() if "to the store" in line]
     assert line.split("━")[0].split() == ["104", "to", "the", "store"]
     assert [part.strip() for part in line.split("━")[-1].split("  ") if part] == [
-        "2.0 GiB of 8.0 GiB",
+        "2 GiB of 8 GiB",
         "100 MiB/s",
         "61 s",
-        "1.0 GiB",
+        "1 GiB",
     ]
     assert line.count("━") == 5, "a quarter of 20"
     assert "  gpu1 is kept 2 h more for the output of job 101, then both are gone: the store is full\n" in out
@@ -60,9 +60,9 @@ def test_all_jobs_and_their_transfers(run: Run) -> None:
     [
         ("stage status 101", "held for 100 s: gave up"),
         ("stage status 101", "from collecting, when told to (burstctl stage retry 101)"),
-        ("stage status 101", "3.0 GiB, 1.0 GiB sent, 2.0 GiB were there already"),
-        ("stage status 101", "images  read only  imagenet@2021  3.0 GiB   1000"),
-        ("stage status 101", "gpu1: 3.0 GiB in 1000 files is in the store"),
+        ("stage status 101", "3 GiB, 1 GiB sent, 2 GiB were there already"),
+        ("stage status 101", "images  read only  imagenet@2021  3 GiB   1000"),
+        ("stage status 101", "gpu1: 3 GiB in 1000 files is in the store"),
         ("stage status 101", "collecting > held"),
         ("stage status 101", "expected  14:08:20, was there at 14:08:10"),
         ("stage status 104", "expected  14:14:21 (in 61 s)"),
@@ -70,8 +70,8 @@ def test_all_jobs_and_their_transfers(run: Run) -> None:
         ("stage status --all", "90   nobody  cleared"),
         ("stage status --all -n 2", "There is more (-n)."),
         ("stage status --user nosuch", "No job has data here."),
-        ("stage usage", "store site (s3): 5.0 GiB in 700 objects, 2 leftovers to be removed, looked 5 s ago"),
-        ("stage usage", "nobody  3.0 GiB  4.0 GiB  ━━━━━━━━━━━━━━━"),
+        ("stage usage", "store site (s3): 5 GiB in 700 objects, 2 leftovers to be removed, looked 5 s ago"),
+        ("stage usage", "nobody  3 GiB  4 GiB  ━━━━━━━━━━━━━━━"),
         ("status", "\ndata of 3 jobs: 1 waiting, 1 uploading, 1 held, 100 MiB/s (store site)\n"),
         ("event list --job 101", "stage 101"),
     ],

@@ -228,10 +228,10 @@ def test_an_image_of_a_registry_is_converted_once_for_all_who_may_read_it(site: 
     [
         ("lab/faulty:1", "redirect", {}, "[0-9]+ bytes"),
         ("lab/faulty:1", "wrong", {}, f"{errno.EAGAIN} .*[Dd]igest"),
-        ("lab/faulty:1", "endless", {"max_bytes": 64 << 20}, f"{errno.EFBIG} .* the most is 0.1 GiB"),
+        ("lab/faulty:1", "endless", {"max_bytes": 64 << 20}, f"{errno.EFBIG} .* the most is 64 MiB"),
         ("lab/faulty:1", "slow", {"seconds": 2.0}, f"{errno.ETIMEDOUT} .* is not converted after 2 s"),
         ("lab/faulty:1", "unavailable", {}, f"{errno.EAGAIN} .*503"),
-        ("lab/faulty:1", "", {"max_bytes": 1 << 20}, f"{errno.EFBIG} .* of layers; the most is 0.0 GiB"),
+        ("lab/faulty:1", "", {"max_bytes": 1 << 20}, f"{errno.EFBIG} .* of layers; the most is 1 MiB"),
         ("lab/faulty:1", "", {"apptainer": "no-apptainer"}, f"{errno.ENOSYS} docker:// needs Apptainer"),
         ("lab/faulty:1", "", {"folder": "/proc"}, f"{errno.ENOSYS} images are converted in /proc"),
         ("lab/faulty:1", "", {"account": "no-account"}, f"{errno.ENOSYS} docker:// needs an account no-account"),

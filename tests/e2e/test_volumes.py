@@ -58,7 +58,7 @@ def test_what_is_wrong_is_said_at_sbatch_or_before_the_job_starts(site: Site) ->
         script = SCRIPT.format(line=line, name=line.partition(" ")[0], run="true")
         return site.cluster.sh(f"sbatch {words} <<'END' 2>&1\n{script}\nEND\n", "ada", check=False)
 
-    assert "3.0 GiB is more than the 2.0 GiB that a volume may have" in refusal("corpus 3G")
+    assert "3 GiB is more than the 2 GiB that a volume may have" in refusal("corpus 3G")
     for line, words, why in (
         ("corpus", WORDS, "write its size, as in 'volume corpus 100G'"),
         ("corpus 1G", "-N2 -p burst", "asks for 2: add -N 1"),

@@ -77,7 +77,7 @@ def test_a_job_that_lost_spot_machines_keeps_those_on_demand_in_front() -> None:
 def test_the_order_is_remarked() -> None:
     found = decided(STAGED, locality())
     assert [r.reason for r in found.remarks if r.by == "data_locality"] == [
-        f"{NEAR.id} before {FAR.id} for job 1: store s3 has 100.0 GiB of its input"
+        f"{NEAR.id} before {FAR.id} for job 1: store s3 has 100 GiB of its input"
     ]
 
 
@@ -103,7 +103,7 @@ def test_which_jobs_burst(
 
 def test_they_are_told_why_not() -> None:
     assert last_verdict(decided(LATE, locality(max_gib=9)))[1] == (
-        "10.0 GiB of its input are not uploaded yet; the limit is 9 GiB"
+        "10 GiB of its input are not uploaded yet; the limit is 9 GiB"
     )
     assert last_verdict(decided(LATE, locality(), outlook=outlook(20, 30)))[1] == (
         "its input reaches the store in 1 min; the job is expected to end on premises in 1 min"

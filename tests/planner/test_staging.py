@@ -161,7 +161,7 @@ def test_quota() -> None:
         "the input is 1 B, and project chem may stage 0"
     )
     said = quota_fault(3 * GB, StorageUse("ada", 8 * GB, 10 * GB), StorageUse("chem", 0, 0))
-    assert said.startswith("the input is 3.0 GiB, and user ada may stage 2.0 GiB more (8.0 GiB of 10.0 GiB are in use)")
+    assert said.startswith("the input is 3 GiB, and user ada may stage 2 GiB more (8 GiB of 10 GiB are in use)")
 
 
 @pytest.mark.parametrize(

@@ -192,11 +192,11 @@ def test_sizes_and_prices() -> None:
     limits = VolumeLimits(max_size=4 * GIB, user_size=6 * GIB)
     line = VolumeLine("corpus", 3 * GIB)
     assert line_fault(line, None, 3 * GIB, limits) == ""
-    assert "6.0 GiB is the most in all" in line_fault(line, None, 4 * GIB, limits)
-    assert "4.0 GiB that a volume may have" in line_fault(VolumeLine("corpus", 5 * GIB), None, 0, limits)
+    assert "6 GiB is the most in all" in line_fault(line, None, 4 * GIB, limits)
+    assert "4 GiB that a volume may have" in line_fault(VolumeLine("corpus", 5 * GIB), None, 0, limits)
     # What is made is a whole number of GiB, and that is what counts.
-    assert "6.0 GiB is the most in all" in line_fault(VolumeLine("corpus", 2 * GIB + 1), None, 4 * GIB, limits)
-    assert "4.0 GiB is more than the 3.5 GiB" in line_fault(
+    assert "6 GiB is the most in all" in line_fault(VolumeLine("corpus", 2 * GIB + 1), None, 4 * GIB, limits)
+    assert "4 GiB is more than the 3.5 GiB" in line_fault(
         VolumeLine("corpus", 3 * GIB + GIB // 2), None, 0, VolumeLimits(3 * GIB + GIB // 2)
     )
     grown = replace(BASE, size_bytes=disk_size(100 << 20))

@@ -98,7 +98,7 @@ def test_what_is_too_large_is_named_with_its_largest_parts(project: Path, worker
 @root_only
 def test_an_ignore_file_that_cannot_be_used(project: Path, worker: UserWorker) -> None:
     file = project / IGNORE_FILE
-    for text, what in (("!\n", "has a line that is no pattern"), ("a\n" * MAX_IGNORE_BYTES, "is larger than 16.0 KiB")):
+    for text, what in (("!\n", "has a line that is no pattern"), ("a\n" * MAX_IGNORE_BYTES, "is larger than 16 KiB")):
         file.write_text(text)
         with pytest.raises(UserWorkerError, match=f"{IGNORE_FILE} {what}"):
             read_ignore_rules(worker, str(project), RULES)

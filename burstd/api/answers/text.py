@@ -50,16 +50,6 @@ def converted_text(converted: ConvertedTotalView) -> str:
     return f"{money_text(total)} in all at rates of {converted.date} ({at})"
 
 
-def size_text(size: int) -> str:
-    """Bytes: ``512 B``, ``1.5 GiB``."""
-    number, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if number < 1024:
-            break
-        number, unit = number / 1024, larger
-    return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
-
-
 def plural(number: int, word: str) -> str:
     """``1 job``, ``2 jobs``."""
     return f"{number} {word}{'' if number == 1 else 's'}"

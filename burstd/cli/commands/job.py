@@ -18,13 +18,13 @@ from burstd.api.answers.text import (
     money_text,
     plural,
     rough_duration_text,
-    size_text,
 )
 from burstd.cli.commands.job_output import job_logs
 from burstd.cli.commands.job_shell import job_shell
 from burstd.cli.commands.job_use import find_use, print_use, write_plot
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, JobArgument, with_client
+from burstd.domain.units import size_text
 
 if TYPE_CHECKING:
     from burstd.api.answers.jobs import (

@@ -15,6 +15,7 @@ from burstd.cli.commands.status import bad_place_text, breaker_text
 from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.session import ApiClient, DaemonNotRunning, DaemonUnreachable, ExitCode, provider_names, with_client
+from burstd.domain.units import memory_text
 
 if TYPE_CHECKING:
     from burstd.api.answers.providers import CheckView, FindingView, OffersView, OfferView, ProvidersView
@@ -196,11 +197,11 @@ def _print_offer_table(out: ConsoleOutput, answer: OffersView) -> None:
         ("ZONE", [o.zone for o in offers]),
         ("MARKET", [o.market for o in offers]),
         ("CPUS>", [str(o.cpus) for o in offers]),
-        ("MEMORY>", [f"{o.memory_mib / 1024:.4g} GiB" for o in offers]),
+        ("MEMORY>", [memory_text(o.memory_mib) for o in offers]),
         ("GPUS", [_gpus_text(o) for o in offers]),
         ("ARCH", [o.architecture for o in offers]),
         ("FABRIC", [o.fabric for o in offers]),
-        ("DISK>", [f"{o.local_disk_gib} GiB" if o.local_disk_gib else "" for o in offers]),
+        ("DISK>", [memory_text(o.local_disk_gib << 10) if o.local_disk_gib else "" for o in offers]),
         ("PRICE/H>", [money_text(o.price_per_hour, 4) for o in offers]),
         ("FROM", [_price_source_text(o, now) for o in offers]),
         ("BAD>", [f"{o.bad_machines} of {o.machines}" if o.bad_machines else "" for o in offers]),
@@ -224,7 +225,7 @@ def _print_offer_table(out: ConsoleOutput, answer: OffersView) -> None:
 
 def _gpus_text(offer: OfferView) -> str:
     return ", ".join(
-        f"{g.type}:{g.count}" + (f" ({g.memory_mib / 1024:.4g} GiB)" if g.memory_mib else "") for g in offer.gpus
+        f"{g.type}:{g.count}" + (f" ({memory_text(g.memory_mib)})" if g.memory_mib else "") for g in offer.gpus
     )
 
 

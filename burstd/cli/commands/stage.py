@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from burstd.api.answers.text import ago, duration_text, elapsed_text, local_time_text, plural, remaining_text, size_text
+from burstd.api.answers.text import ago, duration_text, elapsed_text, local_time_text, plural, remaining_text
 from burstd.cli.commands.event import print_history
 from burstd.cli.output import Cell, ConsoleOutput, progress_bar, styled_state
 from burstd.cli.plain_text import print_json, print_json_line
 from burstd.cli.session import ApiClient, ExitCode, confirm, staged_job_ids, with_client
+from burstd.domain.units import size_text
 
 if TYPE_CHECKING:
     from burstd.api.answers.staging import StagingDetailView, StagingListView, StagingUsageView, TransferView, UsageView

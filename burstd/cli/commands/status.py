@@ -16,10 +16,10 @@ from burstd.api.answers.text import (
     money_sums_text,
     plural,
     remaining_text,
-    size_text,
 )
 from burstd.cli.output import Cell, ConsoleOutput, faint_zero, styled_state
 from burstd.cli.session import ApiClient, with_client
+from burstd.domain.units import size_text
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import ReachabilityView

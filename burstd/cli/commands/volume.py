@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from burstd.api.answers.text import elapsed_text, local_time_text, money_text, size_text
+from burstd.api.answers.text import elapsed_text, local_time_text, money_text
 from burstd.cli.commands.event import print_history
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, confirm, with_client
+from burstd.domain.units import size_text
 
 if TYPE_CHECKING:
     from burstd.api.answers.volumes import VolumeDetailView, VolumeListView

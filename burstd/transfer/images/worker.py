@@ -36,6 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from burstd.domain.units import size_text
 from burstd.transfer.images import reference
 from burstd.transfer.images.reference import ResolvedImage
 from burstd.transfer.privsep import descriptor_channel, worker
@@ -221,7 +222,7 @@ class ImageServer:
         except ValueError as error:
             raise OSError(errno.EINVAL, f"{self._reference} {error}") from None
         if size > self._max_bytes:
-            self._refuse_size(f"has {_gigabytes(size)} of layers")
+            self._refuse_size(f"has {size_text(size)} of layers")
         self._image = ResolvedImage(digest, self._architecture, size)
         descriptor_channel.send(
             self._sock, {"digest": digest, "architecture": self._image.architecture, "size": self._image.size}
@@ -334,13 +335,13 @@ class ImageServer:
         # The more there is to count, the less often.
         self._checked_at = now + max(0.5, 10 * (time.monotonic() - now))
         if used >= self._max_bytes:
-            self._refuse_size(f"takes up {_gigabytes(used)} and more while it is converted")
+            self._refuse_size(f"takes up {size_text(used)} and more while it is converted")
         if now - self._reported_at > _PROGRESS_S:
             self._reported_at = now
             descriptor_channel.send(self._sock, {"progress": used})
 
     def _refuse_size(self, what: str) -> NoReturn:
-        text = f"{self._reference} {what}; the most is {_gigabytes(self._max_bytes)} (staging.images.max_size)"
+        text = f"{self._reference} {what}; the most is {size_text(self._max_bytes)} (staging.images.max_size)"
         raise OSError(errno.EFBIG, text)
 
     def _explain_failure(self, program: str, said: str) -> NoReturn:
@@ -388,10 +389,6 @@ def _used_bytes(folder: Path) -> int:
                     if row.is_dir(follow_symlinks=False):
                         waiting.append(row.path)
     return total
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB"
 
 
 def _close(fds: list[int]) -> None:
