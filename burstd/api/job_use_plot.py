@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import ceil, floor, log10
 
 from markupsafe import escape
 
@@ -15,8 +16,23 @@ MAX_ROWS = 24
 """A job on many nodes has more; the first are drawn."""
 MAX_NODES = MAX_ROWS // 2
 """So many nodes fill them: each that has series has CPUs and memory at least."""
-_WIDTH, _ROW, _LEFT, _TOP, _PLOT = 900, 110, 190, 40, 70
+_WIDTH, _ROW, _LEFT, _TOP, _PLOT = 900, 110, 230, 40, 70
 _RIGHT = 20
+_STYLE = """<style>
+.back { fill: #ffffff } text { fill: #1b1f24 } .soft { fill: #555d66 } .line { stroke: #d4dae0; fill: none }
+.peak { fill: #5790fc; fill-opacity: .25 } .mean { stroke: #2563c9; stroke-width: 1.5; fill: none }
+@media screen and (prefers-color-scheme: dark) {
+.back { fill: #14171a } text { fill: #e6e8ea } .soft { fill: #a9b1b9 } .line { stroke: #343b43 }
+.mean { stroke: #86bdf7 }
+}
+</style>"""
+"""The colours of the pages, light and dark."""
+_MOST_TICKS = 6
+_NOTHING = 1e-6
+_TIME_STEPS_S = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
+    *(3600 * hours for hours in (1, 2, 3, 6, 12, 24, 48, 96)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +41,11 @@ class _Row:
     note: str
     series: Series
     most: float
+    format_tick: Callable[[float], str]
 
 
 def job_use_svg(use: JobUse) -> str:
-    """The picture. Colours follow the text's, so that it can be read on a dark page; no script, no style sheet."""
+    """The picture, which stands by itself; light or dark as its reader prefers."""
     rows = [row for row in _rows(use) if row.series.mean]
     shown = rows[:MAX_ROWS]
     begin = min((row.series.start for row in shown), default=use.started)
@@ -38,11 +55,13 @@ def job_use_svg(use: JobUse) -> str:
     read = sum(node.cpu_series is not None for node in use.nodes)
     more = len(rows) > len(shown) or MAX_NODES <= read < len(use.nodes)
     left_out = f"; the first {len(shown)} plots are drawn" if more else ""
-    about = escape(f"Job {use.job} from {when}, {span_text(end - begin)}{left_out}")
+    about = escape(f"Job {use.job} from {when}, {span_text(end - begin)}{left_out}; line: mean, area: peak")
     size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="sans-serif" fill="currentColor">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="sans-serif">',
+        _STYLE,
         f"<title>{escape(f'What job {use.job} used')}</title>",
+        f'<rect class="back" width="{_WIDTH}" height="{height}"/>',
         f'<text x="10" y="20" font-size="14">{about}</text>',
     ]
     if not shown:
@@ -58,46 +77,86 @@ def _rows(use: JobUse) -> list[_Row]:
         if node.cpu_series is not None:
             note = f"mean {node.cpus_mean:.1f}, peak {node.cpus_peak:.1f}"
             most = float(node.cpus) or node.cpus_peak
-            found.append(_Row(f"{node.node} CPUs", note, node.cpu_series, most))
+            found.append(_Row(f"{node.node} CPUs", note, node.cpu_series, most, "{:.3g}".format))
         if node.memory_series is not None:
             note = f"peak {memory_text(node.memory_peak_mib)}"
             most = float(node.memory_mib or node.memory_peak_mib)
-            found.append(_Row(f"{node.node} memory", note, node.memory_series, most))
+            found.append(_Row(f"{node.node} memory", note, node.memory_series, most, memory_text))
         for gpu in node.gpus:
             if gpu.series is not None:
                 note = f"mean {gpu.utilisation_mean or 0:.0f} %, idle {span_text(gpu.idle_s)}"
-                found.append(_Row(f"{node.node} GPU {gpu.index}", note, gpu.series, 100.0))
+                found.append(_Row(f"{node.node} GPU {gpu.index}", note, gpu.series, 100.0, "{:.3g} %".format))
     return found
 
 
 def _drawn(row: _Row, top: int, begin: float, length: float) -> list[str]:
     width, bottom = _WIDTH - _LEFT - _RIGHT, top + _PLOT
-    most = max([row.most, *(peak for peak in row.series.peak if peak is not None)]) or 1.0
-    memory = row.title.endswith(" memory")
-    mark = memory_text(round(most)) if memory else f"{most:.3g}" + (" %" if " GPU " in row.title else "")
+    most = max([row.most, *(peak for peak in row.series.peak if peak is not None)])
+    most = most if most > _NOTHING else 1.0
 
-    def x(place: float) -> float:
-        return _LEFT + width * (row.series.start + place * row.series.every_s - begin) / length
+    def x(time: float) -> float:
+        return _LEFT + width * (time - begin) / length
 
     def y(value: float) -> float:
         return bottom - _PLOT * value / most
 
+    def time_of(place: float) -> float:
+        return row.series.start + place * row.series.every_s
+
+    times = time_ticks(begin, length)
     return [
         f'<text font-size="12" x="10" y="{top + 25}">{escape(row.title)}</text>',
-        f'<text font-size="12" x="10" y="{top + 43}" opacity="0.7">{escape(row.note)}</text>',
-        f'<text x="{_LEFT - 6}" y="{top + 8}" text-anchor="end" font-size="10" opacity="0.7">{escape(mark)}</text>',
-        f'<rect x="{_LEFT}" y="{top}" width="{width}" height="{_PLOT}" fill="none" stroke="currentColor"/>',
+        f'<text class="soft" font-size="12" x="10" y="{top + 43}">{escape(row.note)}</text>',
+        *(f'<path class="line" d="M{_LEFT} {y(value):.1f}h{width}"/>' for value in value_ticks(most, row.format_tick)),
+        *(f'<path class="line" d="M{x(time):.1f} {top}v{_PLOT}"/>' for time in times),
         *(
-            f'<rect x="{x(n):.1f}" y="{y(peak):.1f}" width="{max(0.5, x(n + 1) - x(n)):.1f}" '
-            f'height="{bottom - y(peak):.1f}" fill="#5790fc" fill-opacity="0.25"/>'
+            f'<text class="soft" font-size="10" x="{_LEFT - 6}" y="{y(value) + 3:.1f}" text-anchor="end">'
+            f"{escape(row.format_tick(value))}</text>"
+            for value in value_ticks(most, row.format_tick)
+        ),
+        *(
+            f'<text class="soft" font-size="10" x="{x(time):.1f}" y="{bottom + 13}" text-anchor="middle">'
+            f"{_clock(time, times)}</text>"
+            for time in times
+        ),
+        f'<rect class="line" x="{_LEFT}" y="{top}" width="{width}" height="{_PLOT}"/>',
+        *(
+            f'<rect class="peak" x="{x(time_of(n)):.1f}" y="{y(peak):.1f}" '
+            f'width="{max(0.5, x(time_of(n + 1)) - x(time_of(n))):.1f}" height="{bottom - y(peak):.1f}"/>'
             for n, peak in enumerate(row.series.peak)
             if peak
         ),
         *(
-            f'<polyline fill="none" stroke="#2563c9" stroke-width="1.5" points="{line}"/>'
-            for line in _lines(row.series, x, y)
+            f'<polyline class="mean" points="{line}"/>'
+            for line in _lines(row.series, lambda place: x(time_of(place)), y)
         ),
     ]
+
+
+def value_ticks(most: float, format_tick: Callable[[float], str]) -> list[float]:
+    """Round values from 0 to ``most``, five at most: MiB are round in the unit that they are written in."""
+    unit = 1.0
+    while format_tick is memory_text and most / unit >= 1024:
+        unit *= 1024
+    rough = most / unit / 4
+    tenth = 10.0 ** floor(log10(rough))
+    step = unit * next(tenth * n for n in (1, 2, 2.5, 5, 10) if tenth * n >= rough * 0.999)
+    return [step * n for n in range(int(most / step * 1.001) + 1)]
+
+
+def time_ticks(begin: float, length: float) -> list[float]:
+    """Round times of day, by UTC, from ``begin`` for ``length`` seconds, a few of them."""
+    weeks = 604800 * ceil(length / _MOST_TICKS / 604800)
+    step = next((step for step in _TIME_STEPS_S if length / step <= _MOST_TICKS), weeks)
+    first = ceil(begin / step)
+    return [float(step * n) for n in range(first, int((begin + length) // step) + 1)]
+
+
+def _clock(time: float, times: Sequence[float]) -> str:
+    """Of one of these ticks, with seconds or as a date where these are what differs."""
+    step = times[1] - times[0] if len(times) > 1 else 60.0
+    form = "%d %b" if step >= 86400 else "%H:%M" if step >= 60 else "%H:%M:%S"
+    return datetime.fromtimestamp(time, UTC).strftime(form)
 
 
 def _lines(series: Series, x: Callable[[float], float], y: Callable[[float], float]) -> list[str]:

@@ -13,6 +13,9 @@
     [hour, "{HH}:{mm}", "\n{D} {MMM} {YYYY}", null, "\n{D} {MMM}", null, null, null, 1],
     [60, "{HH}:{mm}", "\n{D} {MMM} {YYYY}", null, "\n{D} {MMM}", null, null, null, 1],
   ];
+  // None below a minute: labels have no seconds.
+  const steps = [...[1, 2, 5, 10, 15, 30].map((n) => n * 60), ...[1, 2, 3, 4, 6, 8, 12].map((n) => n * hour),
+    ...[1, 2, 3, 4, 5, 7, 14, 30, 60, 90, 120, 180, 365, 730, 1825].map((n) => n * day)];
   const read = () => JSON.parse(document.getElementById("chart-data").textContent);
   let drawn = [];
 
@@ -44,7 +47,7 @@
       if (chart.stacked) series[0].fill = css(colours[0]) + "33";
       return new uPlot({
         width: place.clientWidth, height: 220, series: [{value: "{YYYY}-{MM}-{DD} {HH}:{mm}"}, ...series], bands,
-        axes: [{...axis, values: ticks}, {...axis, label: chart.unit, size: 64}], scales: {y: {range: (_, low, high) => [0, Math.max(1, high * 1.05)]}},
+        axes: [{...axis, values: ticks, incrs: steps}, {...axis, label: chart.unit, size: 64}], scales: {y: {range: (_, low, high) => [0, Math.max(1, high * 1.05)]}},
       }, [data.times, ...values], place);
     });
   }
