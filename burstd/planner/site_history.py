@@ -10,6 +10,7 @@ from fractions import Fraction
 from burstd.domain.billing.use import ClaimRun, IdleMode, Payer, charges_per_hour, payers_made_for
 from burstd.domain.claim import USABLE, Claim, ClaimState, billed_now
 from burstd.domain.plan import Plan
+from burstd.domain.project import Project
 from burstd.domain.site_history import (
     MICROS,
     MONEY_PER_HOUR,
@@ -25,6 +26,7 @@ from burstd.domain.slurm.job import PENDING_STATES, RUNNING_STATES, Job
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape, gpus_of, shards_of_gpus
 from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner.explain.project_text import project_of_job
 from burstd.planner.snapshot_view import claim_phase
 
 _SITE = "site"
@@ -110,6 +112,7 @@ def _jobs(
 ) -> dict[Part, Figures]:
     site, projects = _Figures(), _Figures()
     owners = {p.account: f"project/{name}" for name, p in snapshot.projects.projects.items() if p.account}
+    owner_of = _JobOwner(snapshot.projects.projects)
     shards = max(shards_of_gpus(node.gres for node in slurm.nodes.values()), default=0)
     known: dict[_Request, float] = {}
     for job in slurm.jobs:
@@ -125,17 +128,33 @@ def _jobs(
             gpus = known[request] = _number(gpus_of(request[0], shards) * nodes + gpus_of(request[1], shards))
         site.add(_SITE, f"jobs_{state}", tasks)
         site.add(_SITE, f"gpus_{state}", gpus * tasks)
-        if job.account:
-            owner = owners.get(job.account) or f"account/{job.account}"
+        if owner := owner_of(job):
             projects.add(owner, f"jobs_{state}", tasks)
             projects.add(owner, f"gpus_{state}", gpus * tasks)
-    _add_waits(site, projects, owners, snapshot, started)
+    _add_waits(site, projects, owner_of, snapshot, started)
     _add_gpus(site, snapshot, slurm)
     for name, share in plan.target.shares.items():
         projects.add(f"project/{name}", "share", _number(share.share))
     for account, currency, micros in money:
         projects.add(owners.get(account) or f"account/{account}", f"{MONEY_PER_HOUR}.{currency}", micros)
     return {Part.SITE: site.rounded(), Part.PROJECTS: projects.rounded()}
+
+
+class _JobOwner:
+    """Whose figures a job is in: its project's, as ``burstctl project list`` counts them, else its account's."""
+
+    def __init__(self, projects: Mapping[str, Project]) -> None:
+        self._projects = projects
+        self._known: dict[tuple[tuple[str, ...], str], str] = {}
+
+    def __call__(self, job: Job) -> str:
+        key = (job.partitions, job.account)
+        known = self._known.get(key)
+        if known is None:
+            project = project_of_job(job, self._projects)
+            account = f"account/{job.account}" if job.account else ""
+            known = self._known[key] = f"project/{project.name}" if project is not None else account
+        return known
 
 
 def _charges_per_hour(
@@ -155,14 +174,13 @@ def _charges_per_hour(
 
 
 def _add_waits(
-    site: _Figures, projects: _Figures, owners: Mapping[str, str], snapshot: Snapshot, started: Iterable[Job]
+    site: _Figures, projects: _Figures, owner_of: _JobOwner, snapshot: Snapshot, started: Iterable[Job]
 ) -> None:
     pools = {slot: f"pool/{pool.name}" for pool in snapshot.pools.values() for slot in pool.slots}
     for job in started:
         wait = round(max(0.0, job.start - max(job.submitted, job.eligible)))
         pool = next((pools[name] for name in job.node_list if name in pools), "")
-        owner = owners.get(job.account) or (f"account/{job.account}" if job.account else "")
-        for figures, subject in ((site, _SITE), (site, pool), (projects, owner)):
+        for figures, subject in ((site, _SITE), (site, pool), (projects, owner_of(job))):
             if subject:
                 figures.add(subject, STARTED, 1)
                 figures.add(subject, WAIT_S, wait)

@@ -20,7 +20,7 @@ from burstd.planner.site_history import site_figures
 from tests.api.world import CLAIMS, NOW, OTHER_USER, SLURM, SNAPSHOT, USER, job
 
 JOBS = (
-    job("1", USER, account="phys", nodes=2),
+    job("1", USER, account="phys", nodes=2, partitions=("q-a", "o-a")),
     job("2", USER, account="phys", array_job_id="2", array_tasks="1-3", tasks=3),
     job("3", OTHER_USER, JobState.RUNNING, node_list=("gpu1", "gpu2"), nodes=1, account="chem"),
     job("4", OTHER_USER, JobState.COMPLETING, node_list=("op1",), gres_per_node=(Gres("shard", "", 1),)),
@@ -48,7 +48,7 @@ PLAN = Plan((), Target((), (NodeRelease("c-gpu2", "gpu", "idle"),), shares={
 def test_jobs_gpus_and_waits() -> None:
     started = (
         job("3", OTHER_USER, JobState.RUNNING, node_list=("gpu1",), start=NOW - 60, eligible=NOW - 90, account="chem"),
-        job("1", USER, JobState.RUNNING, node_list=("op1",), start=NOW - 20, account="phys"),
+        job("1", USER, JobState.RUNNING, node_list=("op1",), start=NOW - 20, account="phys", partitions=("o-a",)),
     )
     found = site_figures(WORLD, PLAN, started, RUNNING)
     assert found[Part.SITE] == {
@@ -60,8 +60,10 @@ def test_jobs_gpus_and_waits() -> None:
         "pool/gpu": {"started": 1, "wait_s": 30, "wait_max_s": 30, "waits_below_32": 1},
     }  # fmt: skip
     assert found[Part.PROJECTS] == {
-        "project/a": {"jobs_pending": 4, "gpus_pending": 20, "share": 3.5, "money_per_hour.EUR": 1_530_000,
+        "project/a": {"jobs_pending": 1, "gpus_pending": 8, "share": 3.5, "money_per_hour.EUR": 1_530_000,
                       "started": 1, "wait_s": 100, "wait_max_s": 100, "waits_below_128": 1},
+        # Its account's job in a partition that is not the project's.
+        "account/phys": {"jobs_pending": 3, "gpus_pending": 12},
         "account/chem": {"jobs_running": 1, "gpus_running": 8, "money_per_hour.EUR": 1_530_000 + 765_000,
                          "started": 1, "wait_s": 30, "wait_max_s": 30, "waits_below_32": 1},
     }  # fmt: skip
