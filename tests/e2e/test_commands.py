@@ -38,6 +38,11 @@ def test_a_floor_brings_nodes_without_jobs(site: Site) -> None:
 
 def test_a_drained_node_ends_its_job_and_is_not_used_until_released(site: Site) -> None:
     words = "-p burst -C solo -c1 --mem=100 -t5"
+    before = events(site)
+    quote = json.loads(site.burstctl("quote", "--json", *words.split(), "--wrap", "sleep 4", user="ada").stdout)
+    (way,) = (way for way in quote["quotes"][0]["ways"] if way["taken"])
+    assert (way["pool"], way["options"], way["market"], quote["refused"]) == ("solo", "", "on-demand", False)
+    assert (events(site), site.instances()) == (before, []), "asking changes nothing"
     running = site.submit(words, "sleep 4")
     site.wait_job(running, ["RUNNING"])
     site.burstctl("node", "drain", "solo1", "--reason", "new disk")

@@ -19,6 +19,7 @@ from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark, Target, Want
 from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.job_history import requested_gpus
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.slurm.quote import Quote, QuotedWay, TimeRange
 from burstd.domain.snapshot import SlurmView, Snapshot
@@ -146,12 +147,14 @@ class _Quoter:
 
     def _site_way(self, partitions: tuple[str, ...]) -> QuotedWay:
         options = self._options(partitions)
-        outlook = self._outlook(replace(self.job, partitions=partitions))
-        if not isfinite(outlook.local_start):
+        job = replace(self.job, partitions=partitions)
+        behind_all = self._outlook(job).local_start
+        if not isfinite(behind_all):
             return QuotedWay(
                 "", partitions, options, reason=f"no node of the site in {', '.join(partitions)} can run it"
             )
-        start = site_start_range(self.full.now, outlook)
+        soonest = self._outlook(job, no_larger=True).local_start
+        start = site_start_range(self.full.now, soonest, behind_all)
         return QuotedWay("", partitions, options, self.job.nodes, start=start, end=self._end(start), taken=True)
 
     # Machines of clouds.
@@ -244,8 +247,11 @@ class _Quoter:
         shape, now = self.part.pools[pool].shape, self.part.now
         nodes = sum(want.nodes for want in wants) + len(names)
         p10, p50, p90 = (age_s + ready_s(self.part, wants, names, share) for share in (0.1, 0.5, 0.9))
-        start = TimeRange(now + p10, now + p50, now + p90 + LEAST_S + (offer.capacity_wait_s if wants else 0.0))
         alone = any(want.dedicated or want.reserved for want in wants)
+        if wants and not alone and any(c.pool == pool and self.part.accepts_any_job(c) for c in self.part.claims):
+            # A job may end on an open machine meanwhile.
+            p10 = age_s
+        start = TimeRange(now + p10, now + p50, now + p90 + LEAST_S + (offer.capacity_wait_s if wants else 0.0))
         share = Decimal(1) if alone else _decimal(dominant_share(job, shape, nodes))
         boot_s = p50 - age_s if wants else 0.0
         run_s, limit_s = self.run.run_s, job.time_limit_s
@@ -285,13 +291,16 @@ class _Quoter:
             return None
         return Plan((), target, target.remarks)
 
-    def _outlook(self, job: Job, *, alone: bool = False) -> Outlook:
-        """``alone``: as if no other job were there."""
+    def _outlook(self, job: Job, *, alone: bool = False, no_larger: bool = False) -> Outlook:
+        """``alone``: as if no other job were there; ``no_larger``: as if none that asks for more waited."""
         slurm = self.full.slurm
         if not isinstance(slurm, SlurmView):
             raise TypeError("Slurm could not be read")
-        jobs = (job,) if alone else tuple(job if row.id == job.id else row for row in slurm.jobs)
-        return job_outlooks(replace(self.full, slurm=replace(slurm, jobs=jobs)))[job.id]
+        others = () if alone else (row for row in slurm.jobs if row.id != job.id)
+        if no_larger:
+            size = _size(job)
+            others = (row for row in others if row.state is not JobState.PENDING or _size(row) <= size)
+        return job_outlooks(replace(self.full, slurm=replace(slurm, jobs=(*others, job))))[job.id]
 
     def _candidates(self, job: Job, plan: Plan) -> tuple[PoolCandidates, ...]:
         return offer_candidates(self.part, plan, job, None)
@@ -307,6 +316,10 @@ class _Quoter:
     def _end(self, start: TimeRange) -> TimeRange:
         runs = self.full.history.similar_jobs(self.job).spread() or (self.run.run_s,)
         return start.plus(runs[0], self.run.run_s, runs[-1])
+
+
+def _size(job: Job) -> tuple[int, int]:
+    return requested_gpus(job), job.cpus
 
 
 def _decimal(share: Fraction) -> Decimal:
