@@ -20,6 +20,7 @@ from burstd.api.answers.text import (
     utc_date_text,
 )
 from burstd.cli.commands.bill_files import write_csv, write_focus
+from burstd.cli.commands.bill_reconcile import reconcile_bill
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.plain_text import print_json
 from burstd.cli.session import ApiClient, ExitCode, with_client
@@ -106,6 +107,9 @@ def _period(burstd: ApiClient, since: str, until: str, month: str) -> dict[str, 
         # The bill ends with a day, and midnight is the end of the day before.
         times["until"] += 1
     return times
+
+
+app.command("reconcile")(reconcile_bill)
 
 
 @app.command()

@@ -26,10 +26,11 @@ def write_focus(burstd: ApiClient, period: Mapping[str, str | int | float]) -> N
     from burstd.api.bill_files.focus import focus_rows
     from burstd.api.bill_files.table import csv_lines
 
-    _write(csv_lines(focus_rows(_pages(burstd, period))))
+    _write(csv_lines(focus_rows(charge_pages(burstd, period))))
 
 
-def _pages(burstd: ApiClient, period: Mapping[str, str | int | float]) -> Iterator[ChargesView]:
+def charge_pages(burstd: ApiClient, period: Mapping[str, str | int | float]) -> Iterator[ChargesView]:
+    """All pages of single charges."""
     from burstd.api.answers.charges import ChargesView
 
     params = dict(period)
