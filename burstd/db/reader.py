@@ -16,7 +16,17 @@ from burstd.db.codec import request_from_text, value_from_row
 from burstd.db.database import Database, chunks, database_url, has_prefix, in_memory, is_sqlite
 from burstd.db.errors import StoreUnavailable
 from burstd.db.migrate import schema_is_current
-from burstd.db.repositories import bill, charge_pages, charges, closed_months, job_use, notifications, site_history
+from burstd.db.repositories import (
+    bill,
+    charge_pages,
+    charges,
+    closed_months,
+    job_use,
+    notifications,
+    site_history,
+    site_runs,
+)
+from burstd.db.repositories.bill import BillGrouping
 from burstd.db.repositories.journal import CLAIMS, STAGINGS, USER_KEY, LoggedEvent, claim_subject, select_journaled
 from burstd.db.tables import (
     BREAKER,
@@ -40,6 +50,7 @@ from burstd.db.tables import (
 )
 from burstd.domain.billing.closing import ClosedMonth, MonthCharge
 from burstd.domain.billing.costs import MICRO, Spent
+from burstd.domain.billing.site_runs import SiteRun
 from burstd.domain.billing.use import DAY_S, ClaimRun, IdleMode
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
@@ -469,6 +480,26 @@ class StoreReader:
         pages = charge_pages.ChargePages(days, until, user, self.idle_mode)
         with self._database.reading() as connection:
             return pages.page(connection, cursor, rows)
+
+    def site_bill(
+        self, group: BillGrouping, since: float, until: float, user: str = ""
+    ) -> tuple[site_runs.SiteLine, ...]:
+        """What jobs cost on nodes of the site's own, from the day (UTC) of ``since`` to that of ``until``.
+
+        ``user``: his jobs; empty: all.
+        """
+        with self._database.reading() as connection:
+            return site_runs.site_lines(connection, group, since, until, user)
+
+    def open_site_runs(self) -> list[SiteRun]:
+        """Runs of jobs on nodes of the site that have not ended, as far as the record knows."""
+        with self._database.reading() as connection:
+            return site_runs.open_site_runs(connection)
+
+    def charged_site_runs(self, jobs: Collection[str]) -> set[tuple[str, int]]:
+        """Job and ``run_start`` of the runs of these jobs on nodes of the site that are over."""
+        with self._database.reading() as connection:
+            return site_runs.charged_site_runs(connection, jobs)
 
     def job_cost(self, job: str, user: str = "") -> Mapping[str, Decimal]:
         """What a job has cost so far, by currency, over all its runs: its work, and its part of boots.

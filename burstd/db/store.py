@@ -20,7 +20,7 @@ from burstd.db.codec import request_to_text
 from burstd.db.database import Database, chunks, database_url
 from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState, VolumeExists
 from burstd.db.reader import DrainedSlot, StoreReader
-from burstd.db.repositories import charges, closed_months, history, job_use, notifications, site_history
+from burstd.db.repositories import charges, closed_months, history, job_use, notifications, site_history, site_runs
 from burstd.db.repositories.journal import (
     CLAIMS,
     STAGINGS,
@@ -52,6 +52,7 @@ from burstd.db.tables import (
 )
 from burstd.domain.billing.closing import ClosedMonth
 from burstd.domain.billing.costs import Spent
+from burstd.domain.billing.site_runs import SiteRun
 from burstd.domain.billing.use import ClaimRun
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
@@ -624,6 +625,11 @@ class Store(StoreReader):
         if runs:
             with self._database.writing() as session:
                 charges.save_runs(session.connection(), runs)
+
+    def save_site_runs(self, begun: Sequence[SiteRun], ended: Sequence[SiteRun]) -> None:
+        """Writes runs on nodes of the site that have begun, and what those that have ended cost; none doubles."""
+        with self._database.writing() as session:
+            site_runs.save_site_runs(session.connection(), begun, ended)
 
     def save_job_uses(self, uses: Sequence[JobUse], packed: job_use.PackedFigures = MappingProxyType({})) -> None:
         """Writes figures of runs, in place of those that the same nodes sent before; other nodes' rows stay.

@@ -304,6 +304,30 @@ CLOSED_MONTH = Table(
     # Whose charges stay as they are; ``totals`` by currency.
     *_columns(ClosedMonth, keys=["month"], types={"rule": Integer()}),
 )
+SITE_RUN = Table(
+    "site_run",
+    TableRow.metadata,
+    # One run, that goes on, of a job on nodes of the site that cost the same; ``share`` in millionths of a node.
+    *(Column(name, Stored, primary_key=True) for name in ("job", "node_group")),
+    Column("run_start", BigInteger, primary_key=True, autoincrement=False),
+    *(Column(name, Stored, nullable=False) for name in ("user", "account", "partition", "currency")),
+    Column("started", Float, nullable=False),
+    Column("share", BigInteger, nullable=False),
+    Column("price", Stored(Decimal), nullable=False),
+)
+SITE_CHARGE = Table(
+    "site_charge",
+    TableRow.metadata,
+    # What a run of a job on such nodes was charged in one day; as in ``charge``.
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    *(Column(name, Stored, primary_key=True) for name in ("job", "node_group")),
+    Column("run_start", BigInteger, primary_key=True, autoincrement=False),
+    *(Column(name, Stored, nullable=False) for name in ("user", "account", "partition", "currency")),
+    Column("amount", BigInteger, nullable=False),
+    Column("milliseconds", BigInteger, nullable=False),
+    Index("ix_site_charge_job", "job"),
+    sqlite_with_rowid=False,
+)
 NOTIFICATION = Table(
     "notification",
     TableRow.metadata,

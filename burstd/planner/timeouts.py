@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from burstd.domain.billing.rates import Rates
+from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.idle_gpus import IdleGpuRule
 
 
@@ -44,6 +45,8 @@ class Tuning:
     """What that may cost for each node, in its offer's currency; None: whatever it costs."""
     rates: Rates = field(default_factory=Rates)
     """By which prices in several currencies are compared."""
+    site_costs: SiteCosts = field(default_factory=SiteCosts)
+    """What nodes of the site's own cost."""
     idle_gpus: Mapping[str, IdleGpuRule] = field(default_factory=dict)
     """By partition, or ``*``, what follows where jobs do not use their GPUs; empty: nothing does."""
     figures_max_age_s: float = 360.0

@@ -50,6 +50,7 @@ from burstd.reconciler.pollers.own_node_faults import OwnNodeFaults
 from burstd.reconciler.pollers.project_usage import ProjectUsage
 from burstd.reconciler.pollers.projects import ProjectSync
 from burstd.reconciler.pollers.site_history import SITE_HISTORY_SUBJECT, SiteHistoryRecorder
+from burstd.reconciler.pollers.site_runs import SiteRunRecorder
 from burstd.reconciler.pollers.spot_notices import SpotNoticePoller
 from burstd.reconciler.quarantine import LOOP_ERRORS
 from burstd.reconciler.what_if import ThrottledQuotes, ThrottledWhatIf
@@ -179,6 +180,7 @@ class Reconciler:
         self._notice_poller = SpotNoticePoller(context)
         self._history = JobHistoryRecorder(context, self._slots)
         self._claim_runs = ClaimRunRecorder(context)
+        self._site_runs = SiteRunRecorder(context, self._slots)
         self._site_history = SiteHistoryRecorder(context, self._history.take_started, self._claim_runs.running)
         self._executor = Executor(context, self._progress, self._observer, self._image_poller.versions, self._pools,
                                   projects)  # fmt: skip
@@ -206,6 +208,12 @@ class Reconciler:
         return self._storage_needs.with_needs(
             configured, storage, self._slots(), self._decider.last.affordable_inputs, now
         )
+
+    def _record_runs(self, snapshot: Snapshot) -> None:
+        with self._context.quarantine.contain_errors("step", "runs on machines"):
+            self._claim_runs.record(snapshot)
+        with self._context.quarantine.contain_errors("step", "runs on the site's nodes"):
+            self._site_runs.record(snapshot.slurm, self.config.tuning.site_costs)
 
     def _slots(self) -> set[str]:
         return {slot for pool in self.config.pools.values() for slot in pool.slots}
@@ -239,8 +247,7 @@ class Reconciler:
                 snapshot = self._step_job_use(snapshot, self._job_use)
             self._notice_poller.acknowledge_settled(snapshot)
             snapshot = replace(snapshot, history=self._history.record_ended_jobs(snapshot.slurm))
-            with self._context.quarantine.contain_errors("step", "runs on machines"):
-                self._claim_runs.record(snapshot)
+            self._record_runs(snapshot)
             self.between_decisions.clear()
             try:
                 snapshot, result = self._decider.decide(snapshot)

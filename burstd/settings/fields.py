@@ -45,6 +45,7 @@ def matching(pattern: str, message: str) -> AfterValidator:
 Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Hours = Seconds
 Money = Annotated[Decimal, Field(gt=0, le=1_000_000, allow_inf_nan=False, strict=False)]
+CurrencyCode = Annotated[str, matching(r"[A-Z]{3}", "must be the code of a currency, such as 'EUR'")]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Size = Annotated[int, BeforeValidator(_size), Field(strict=True, ge=1)]
 """Bytes, or bytes a second."""

@@ -25,6 +25,7 @@ from burstd.settings.frameworks import framework_faults, frameworks_of
 from burstd.settings.idle_gpus import idle_gpu_faults
 from burstd.settings.projects import project_faults, projects_of
 from burstd.settings.sections import PoolSettings, Settings
+from burstd.settings.site import site_cost_faults
 from burstd.settings.toml_source import KeyPath, TomlSource, key_lines
 
 DEFAULT_SETTINGS_PATH = Path("/etc/burstd/burstd.toml")
@@ -85,6 +86,7 @@ def parse_settings(
     if settings is not None:
         faults += project_faults(settings.projects)
         faults += framework_faults(settings.frameworks, settings.pools)
+        faults += site_cost_faults(settings.site.cost)
         faults += idle_gpu_faults(settings.idle_gpus, settings.sampler)
     if settings is not None and check_files:
         faults += secret_faults(settings)

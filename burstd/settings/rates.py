@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from burstd.domain.billing.rates import Rates
 from burstd.settings.faults import SettingsFault
-from burstd.settings.fields import Section, matching
+from burstd.settings.fields import CurrencyCode, Section
 
 if TYPE_CHECKING:
     from burstd.settings.sections import Settings
@@ -30,7 +30,6 @@ def _not_in_future(day: date) -> date:
     return day
 
 
-CurrencyCode = Annotated[str, matching(r"[A-Z]{3}", "must be the code of a currency, such as 'EUR'")]
 Rate = Annotated[Decimal, Field(ge=Decimal("0.000001"), le=1_000_000, allow_inf_nan=False, strict=False)]
 
 

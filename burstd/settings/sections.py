@@ -41,6 +41,7 @@ from burstd.settings.notify import NotifySettings
 from burstd.settings.projects import FairShareSettings, ProjectName, ProjectSettings
 from burstd.settings.rates import RateSettings
 from burstd.settings.sampler import SamplerSettings
+from burstd.settings.site import SiteSettings
 from burstd.settings.staging import StagingSettings
 from burstd.settings.toml_source import TomlSource
 from burstd.settings.volumes import VolumeSettings
@@ -332,6 +333,7 @@ class Settings(Section):
     metrics: MetricsSettings = MetricsSettings()
     bill: BillSettings = BillSettings()
     rates: RateSettings | None = None
+    site: SiteSettings = SiteSettings()
     notify: NotifySettings = NotifySettings()
     projects: dict[ProjectName, ProjectSettings] = Field(default_factory=dict)
     fair_share: FairShareSettings = FairShareSettings()
@@ -421,5 +423,6 @@ class Settings(Section):
         named["output_retention_s"] = self.staging.output_retention_h * 3600
         named["idle_gpus"] = {partition: rule.rule() for partition, rule in self.idle_gpus.items()}
         named["rates"] = Rates() if self.rates is None else self.rates.rates()
+        named["site_costs"] = self.site.costs()
         named["figures_max_age_s"] = self.sampler.figures_max_age_s
         return Tuning(**{name: named[name] for name in Tuning.__dataclass_fields__})

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from burstd.api.auth import Authorizer
 from burstd.api.backend import COMMAND_TIMEOUT_S, Backend, DaemonInfo
 from burstd.api.server import ApiServer
 from burstd.db import Store, StoreReader
+from burstd.domain.billing.site_runs import SiteRun
+from burstd.domain.billing.use import Payer
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
@@ -244,6 +247,7 @@ def sample_database() -> Iterator[StoreReader]:
             for made in (GONE, *CLAIMS):
                 _write_claim(store, clock, made)
             write_stagings(store, clock)
+            store.save_site_runs((), [_site_run("90", USER), _site_run("91", OTHER_USER)])
             clock.time = NOW - 1
             store.drain_slots(["gpu8"], "user:root", "fan is loud")
             for override in OVERRIDES:
@@ -273,6 +277,12 @@ def serving_api(record: StoreReader, admin_group: str = "") -> Iterator[tuple[Fa
             yield backend, path
         finally:
             server.stop()
+
+
+def _site_run(job: str, user: str) -> SiteRun:
+    """An hour on half a node of the site at 2 an hour."""
+    payer, price = Payer(job, user, "belle", "onprem"), Decimal(1)
+    return SiteRun("old", payer, int(NOW) - 9000, NOW - 9000, 500_000, price, "EUR", NOW - 9000 + 3600)
 
 
 def _write_claim(store: Store, clock: FixedClock, claim: Claim) -> None:

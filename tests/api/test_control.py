@@ -116,6 +116,9 @@ def test_another_user_sees_the_state_of_things_and_his_own_jobs(nobody: ApiTestC
     assert [sum(Decimal(charge["cost"]) for page in pages for charge in page["charges"])] == [
         Decimal(sum_["amount"]) for sum_ in own[0]
     ]
+    on_site = {"key": USER, "cost": {"amount": "1.000000", "currency": "EUR"}, "node_s": 1800.0}
+    assert nobody.get("/v1/bill?since=0")["site_lines"] == [on_site]
+    assert root.get("/v1/bill?since=0&group=pool")["site_total"] == [{"amount": "2.000000", "currency": "EUR"}]
     assert nobody.get("/v1/jobs/90")["nodes"][0]["state"] == "gone"
     explained = nobody.get("/v1/jobs/104_2/explanation")
     assert (explained["verdict"], explained["job"]["id"]) == ("boot", "104")

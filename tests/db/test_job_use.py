@@ -85,6 +85,8 @@ def test_rows_without_the_start_by_slurm_are_kept(place: str, clock: ManualClock
                 "DROP TABLE job_use",
                 "ALTER TABLE former RENAME TO job_use",
                 "DROP TABLE closed_month",
+                "DROP TABLE site_run",
+                "DROP TABLE site_charge",
                 "DROP TABLE charge",
                 "DROP TABLE claim_run",
                 "UPDATE alembic_version SET version_num = '0017'",

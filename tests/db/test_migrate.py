@@ -144,8 +144,8 @@ def write_former_stages(connection: Connection) -> None:
 
 def write_former_schema(connection: Connection, revision: str) -> None:
     """The tables of a burstd of before, and the log's key; from 0005 on words changed, checkpoints and volumes came."""
-    connection.execute(text("DROP TABLE closed_month"))
-    connection.execute(text("DROP TABLE charge"))
+    for table in ("site_run", "site_charge", "closed_month", "charge"):
+        connection.execute(text(f"DROP TABLE {table}"))
     connection.execute(text("DROP TABLE claim_run"))
     connection.execute(text("DROP TABLE notification"))
     connection.execute(text("DROP TABLE site_history"))

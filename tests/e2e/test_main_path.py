@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,8 @@ pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 
 SENTINEL = "/etc/debian_version"
+OWN_COST = '[site.cost.old]\nnodes = ["op*"]\nnode_hour = 36\n'
+"""0.01 EUR a second."""
 
 
 @pytest.fixture(params=["bookworm", "trixie", "forky"])
@@ -43,7 +46,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
             ensure_rootfs(release)
         except SandboxError as error:
             pytest.skip(f"no root file system of {release}: {error}")
-    with site_up(release, settings=f'{QUICK}[node]\nsentinels = ["{SENTINEL}"]\n') as up:
+    with site_up(release, settings=f'{QUICK}[node]\nsentinels = ["{SENTINEL}"]\n{OWN_COST}') as up:
         yield up
 
 
@@ -62,7 +65,7 @@ def test_a_burst_from_sbatch_to_the_bill(site: Site, figure: Callable[[str], Non
     gang = site.submit(
         "-p burst -N2 --exclusive --gres=gpu:4 -t5", f"{SET_COMMENT % 'srun hostname | sort | xargs'}; sleep 1"
     )
-    either = site.submit("-p onprem,burst -t5", "sleep 1")
+    either = site.submit("-p onprem,burst --exclusive -t5", "sleep 1")
     jobs = [cpu, array, gang, either]
     wait_done(site, jobs)
     ran_on = {job: nodes for job, _, nodes in queue(site)}
@@ -70,6 +73,7 @@ def test_a_burst_from_sbatch_to_the_bill(site: Site, figure: Callable[[str], Non
     assert ran_on[cpu].startswith(("cpu", "gpu"))
     assert ran_on[either].startswith("op"), "it ran where it could start at once"
     assert all(ran_on[f"{array}_{task}"].startswith("gpu") for task in (1, 2))
+    _its_node_is_on_the_bill(site, either)
     # Two tasks may share a node of four GPUs, and each sees two of its own.
     assert set(comments_of(site, array)) <= {"0,1", "2,3"}
     assert len(comments_of(site, array)) == (6 if whole else 2)
@@ -128,6 +132,22 @@ def _to_launch(site: Site, job: str) -> float:
     found = re.search(rf"\[(\S+)\] _slurm_rpc_submit_batch_job: JobId={job} ", log)
     assert found is not None
     return called - datetime.fromisoformat(found[1] + "+00:00").timestamp()
+
+
+def _its_node_is_on_the_bill(site: Site, job: str) -> None:
+    """A job that had a node of the site for itself: its seconds by Slurm's clock, at the site's price."""
+    start, end = (datetime.fromisoformat(site.job(job)[key]) for key in ("StartTime", "EndTime"))
+    ran = (end - start).total_seconds()
+
+    def cost() -> dict[str, Any]:
+        lines = site.api("/v1/bill", group="job")["site_lines"]
+        return next((line for line in lines if line["key"] == job), {"node_s": 0.0})
+
+    site.wait(lambda: cost()["node_s"] == pytest.approx(ran, abs=0.05), 30, "what it cost on its node")
+    assert Decimal(cost()["cost"]["amount"]) == pytest.approx(Decimal(ran) / 100, abs=Decimal("0.0005"))
+    bill = site.burstctl("bill", "--by", "pool").stdout
+    assert "EUR on nodes of the site" in bill
+    assert re.search(r"^old +\S+ EUR", bill, re.MULTILINE)
 
 
 def _the_bill_is_the_clouds(site: Site, jobs: set[str]) -> None:

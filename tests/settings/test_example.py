@@ -45,7 +45,7 @@ from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
 _TABLES = "sampler|idle_gpus|web|notify|health|metrics|bill|frameworks|staging|providers|policies|mounts|volumes"
-_OPTIONAL = f"{_TABLES}|projects|fair_share|rates"
+_OPTIONAL = f"{_TABLES}|projects|fair_share|rates|site"
 ALL_SET = re.sub(rf"(?m)^#(?=[a-z_0-9]+ = |\[({_OPTIONAL}))", "", EXAMPLE.read_text())
 
 

@@ -89,6 +89,18 @@ class BillLineView(AnswerView):
     """They add up to it, dearest first; none of volumes."""
 
 
+class SiteBillLineView(AnswerView):
+    """What jobs cost on nodes of the site's own, at the prices of ``[site.cost]``. Keys as of BillLineView.
+
+    By pool they are groups of ``[site.cost]``; by provider and claim there is one line without a key.
+    """
+
+    key: str
+    cost: Money
+    node_s: float
+    """Of nodes, by the jobs' shares of them."""
+
+
 class BudgetView(AnswerView):
     """How a budget stood in the last loop."""
 
@@ -162,5 +174,8 @@ class BillView(AnswerView):
     """None: all is in the currency of the rates, or there is no rate for some of it."""
     months: list[BillMonthView] = []
     """Those that the bill has days of."""
+    site_lines: list[SiteBillLineView] = []
+    site_total: list[Money] = []
+    """Of ``site_lines``; no part of ``total``, which is what clouds charge."""
     budgets: list[BudgetView] = []
     """Those that the caller may see, whatever the bill's time and group."""

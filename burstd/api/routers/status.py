@@ -17,6 +17,7 @@ from burstd.api.answers.plan import (
     BillView,
     BudgetView,
     ConvertedTotalView,
+    SiteBillLineView,
 )
 from burstd.api.answers.status import (
     BreakerView,
@@ -40,6 +41,7 @@ from burstd.api.routers.closed_months import bill_months
 from burstd.api.routers.staging import held_staging_alarms, staging_summary
 from burstd.db import BillLine
 from burstd.db.repositories.bill import BillGrouping
+from burstd.db.repositories.site_runs import SiteLine
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.billing.rates import Rates
 from burstd.domain.billing.use import DAY_S
@@ -95,11 +97,13 @@ def get_bill(
     """
     now = backend.now()
     begin, end = bill_window(now, since, until)
-    lines = backend.reader.bill(group, begin, end, "" if caller.admin else caller.user)
+    user = "" if caller.admin else caller.user
+    lines = backend.reader.bill(group, begin, end, user)
+    site = backend.reader.site_bill(group, begin, end, user)
     latest = backend.latest_loop()
     rates = Rates() if latest is None else latest[0].rates
     months = bill_months(backend.reader, begin, end, admin=caller.admin)
-    return bill_view(lines, group, begin, end, now, _visible_budgets(caller, backend), rates, months)
+    return bill_view(lines, group, begin, end, now, _visible_budgets(caller, backend), rates, months, site)
 
 
 def bill_window(now: float, since: float | None, until: float | None) -> tuple[float, float]:
@@ -121,6 +125,7 @@ def bill_view(
     budgets: Iterable[BudgetLine],
     rates: Rates,
     months: Sequence[BillMonthView] = (),
+    site: Sequence[SiteLine] = (),
 ) -> BillView:
     """The bill, and how budgets stand."""
     total = sum_by_currency((line.cost, line.currency) for line in lines)
@@ -150,6 +155,11 @@ def bill_view(
         total=total,
         converted=_converted_total(total, rates),
         months=[*months],
+        site_lines=[
+            SiteBillLineView(key=line.key, cost=money_view(line.cost, line.currency), node_s=round(line.seconds, 3))
+            for line in site
+        ],
+        site_total=sum_by_currency((line.cost, line.currency) for line in site),
         budgets=[budget_view(line) for line in budgets],
     )
 

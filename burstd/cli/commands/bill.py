@@ -188,6 +188,16 @@ def print_bill(out: ConsoleOutput, answer: BillView) -> None:
                 for line in answer.lines
             ],
         )
+    if answer.site_lines:
+        out.blank()
+        out.line(
+            (money_sums_text(answer.site_total), "bold"),
+            " on nodes of the site, by [site.cost], no part of the sum above",
+        )
+        out.table(
+            (answer.group.upper(), "COST>", "NODE TIME>"),
+            [(line.key or "(all)", money_text(line.cost), duration_text(line.node_s)) for line in answer.site_lines],
+        )
     if answer.budgets:
         out.blank()
         out.table(

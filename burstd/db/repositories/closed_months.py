@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from burstd.db.codec import value_from_row
 from burstd.db.repositories import charges
-from burstd.db.tables import CHARGE, CLAIM, CLOSED_MONTH
+from burstd.db.tables import CHARGE, CLAIM, CLOSED_MONTH, SITE_CHARGE
 from burstd.domain.billing.closing import ClosedMonth, MonthCharge, awaited, close_month, days_of
 from burstd.domain.billing.costs import month_of, month_start, next_month
 from burstd.domain.billing.use import IdleMode, day_text
@@ -78,4 +78,5 @@ def reopen(connection: Connection, true_time: float) -> list[str]:
 
 def purge(connection: Connection, before: float) -> None:
     """Forgets the charges of whole months that had ended by then; what is known of closed months stays."""
-    connection.execute(delete(CHARGE).where(CHARGE.c.day < days_of(month_of(before)).start))
+    for table in (CHARGE, SITE_CHARGE):
+        connection.execute(delete(table).where(table.c.day < days_of(month_of(before)).start))

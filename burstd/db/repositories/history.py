@@ -26,6 +26,7 @@ from burstd.db.tables import (
     LAUNCH_REQUEST,
     REMARK,
     SCALE_OVERRIDE,
+    SITE_RUN,
     STAGING,
     USER_DATA,
     VOLUME,
@@ -42,7 +43,7 @@ _CLAIM = ("created", "since", "launch_called", "billed_from", "billed_until", "i
 _STAGING = ("created", "since", "staged", "estimated_ready")
 _VOLUME = ("created", "since", "called", "billed_from", "billed_until", "settled_until")
 _TIMES = frozenset({*_CLAIM, *_STAGING, *_VOLUME})
-_REST = ((CLAIM_RUN, "started"), (CLAIM_RUN, "ended"),
+_REST = ((CLAIM_RUN, "started"), (CLAIM_RUN, "ended"), (SITE_RUN, "started"),
          (LAUNCH_REQUEST, "recorded"), (DRAINED_SLOT, "since"), (REMARK, "since"), (REMARK, "written"),
          *((STAGING, name) for name in _STAGING), *((VOLUME, name) for name in _VOLUME))  # fmt: skip
 

@@ -41,6 +41,8 @@ class Kind(StrEnum):
     """It never came into service for a fault of its own, or left service for one."""
     STORAGE = "storage"
     """It served the data of jobs."""
+    SITE = "site"
+    """Jobs on nodes of the site's own."""
     SHARED = "shared"
     """In equal parts to those it was made for: claims that ended before use was recorded."""
 

@@ -14,12 +14,13 @@ from dataclasses import replace
 from burstd.domain.billing.use import WHOLE, ClaimRun, Payer
 from burstd.domain.claim import Claim
 from burstd.domain.slurm.job import RUNNING_STATES, Job, JobState
+from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner import isolation
 from burstd.planner.demand.job_requirements import dominant_share
 from burstd.reconciler.context import LoopContext
 
-_ON_NODES = RUNNING_STATES - {JobState.STAGE_OUT}
+ON_NODES = RUNNING_STATES - {JobState.STAGE_OUT}
 _RunKey = tuple[str, str, int]
 """Claim, job and its ``run_start``: the start in burstd's time is another number at each look."""
 SEEN_KEY = "runs seen"
@@ -46,7 +47,7 @@ class ClaimRunRecorder:
         before = self._open if self._open is not None else self._restore(slurm)
         claims = {claim.slot: claim for claim in (*snapshot.claims, *snapshot.quarantined_claims)}
         live = {claim.id: claim for claim in claims.values()}
-        running = self._find(slurm, (job for job in slurm.jobs if job.state in _ON_NODES), claims, before)
+        running = self._find(slurm, (job for job in slurm.jobs if job.state in ON_NODES), claims, before)
         over = self._find(slurm, slurm.ended_runs(), claims, before)
         left = {key: run for key, run in before.items() if key not in running and run.claim_id in live}
         ended = [over[key] for key in left.keys() & over.keys()]
@@ -84,7 +85,7 @@ class ClaimRunRecorder:
         found: dict[_RunKey, ClaimRun] = {}
         for job in jobs:
             for claim in [claims[name] for name in job.node_list if name in claims] if job.run_start else ():
-                ended = None if job.state in _ON_NODES else max(job.end, job.start)
+                ended = None if job.state in ON_NODES else max(job.end, job.start)
                 if ended is not None and ended <= (claim.created if claim.billed_from is None else claim.billed_from):
                     continue  # It ran on the machine that was there before.
                 key = (claim.id, job.id, job.run_start)
@@ -101,6 +102,10 @@ class ClaimRunRecorder:
 
 def _run(job: Job, claim: Claim, slurm: SlurmView) -> ClaimRun:
     payer = Payer(job.id, job.user, job.account, ",".join(job.partitions))
-    node = slurm.nodes.get(claim.slot)
-    share = WHOLE if node is None else max(1, min(WHOLE, round(dominant_share(job, node, len(job.node_list)) * WHOLE)))
+    share = share_of_node(job, slurm.nodes.get(claim.slot))
     return ClaimRun(claim.id, payer, job.start, share, run_start=job.run_start)
+
+
+def share_of_node(job: Job, node: Node | None) -> int:
+    """What a job has of each of its nodes, in millionths; of one that Slurm does not show, all."""
+    return WHOLE if node is None else max(1, min(WHOLE, round(dominant_share(job, node, len(job.node_list)) * WHOLE)))
