@@ -449,14 +449,19 @@ class StoreReader:
         return self._scalar(select(METADATA.c.value).where(METADATA.c.key == key)) or ""
 
     def bill(
-        self, group: bill.BillGrouping, since: float, until: float | None = None, user: str = ""
+        self,
+        group: bill.BillGrouping,
+        since: float,
+        until: float | None = None,
+        user: str = "",
+        limit: int | None = None,
     ) -> tuple[bill.BillLine, ...]:
         """What machines cost from the day (UTC) of ``since`` to that of ``until``, then what volumes cost.
 
-        ``until`` None: by now. ``user``: what he is charged for; empty: all.
+        ``until`` None: by now. ``user``: what he is charged for; empty: all. ``limit``: as in Bill.
         """
         end = self._clock.now() if until is None else until
-        found = bill.Bill(group, since, end, user)
+        found = bill.Bill(group, since, end, user, limit)
         lasting = or_(VOLUME.c.billed_until.is_(None), VOLUME.c.billed_until > since)
         with self._database.reading() as connection:
             live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]

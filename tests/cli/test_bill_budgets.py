@@ -77,6 +77,14 @@ def test_dates_are_whole_days_of_the_bill(run: Run, monkeypatch: pytest.MonkeyPa
     assert found.out.splitlines()[0].endswith(" from 2025-10-01 00:00 UTC to 2025-11-01 00:00 UTC")
 
 
+def test_jobs_and_machines_are_the_dearest_and_one_line_for_the_others(run: Run) -> None:
+    every = json.loads(run("bill", "--by", "claim", "--json").out)
+    first, other = json.loads(run("bill", "--by", "claim", "--limit", "1", "--json").out)["lines"]
+    assert first == every["lines"][0]
+    assert (other["key"], other["others"]) == ("", len(every["lines"]) - 1)
+    assert f"({other['others']} others)" in run("bill", "--by", "claim", "--limit", "1").out
+
+
 def test_without_budgets_the_bill_says_nothing_of_them(run: Run) -> None:
     assert "BUDGET" not in run("bill").out
 

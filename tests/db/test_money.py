@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from burstd.db import ChargeLine, Cursor, Store, StoreReader
 from burstd.db.database import database_url, open_engine
 from burstd.db.migrate import alembic_config
-from burstd.db.repositories.bill import BillGrouping
+from burstd.db.repositories.bill import BillGrouping, BillLine
 from burstd.db.tables import CLAIM
 from burstd.domain.billing.costs import MICRO, cost_of
 from burstd.domain.billing.use import WHOLE, ClaimRun, IdleMode, Payer
@@ -82,6 +82,11 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
     assert amount(every) == whole
     for user in ("ann", "bob"):
         assert [*charges(store, now, user)] == [line for line in every if line.charge.payer.user == user]
+    long: tuple[BillGrouping, ...] = ("job", "claim")
+    for group in long:
+        lines = store.bill(group, 0.0)
+        for limit in (1, 2, len(lines)):
+            check_others(lines, store.bill(group, 0.0, limit=limit), limit)
     gone = {claim.id for claim in claims if claim.state is S.GONE}
     closed = sum(line.cost for line in store.bill("claim", 0.0) if line.key in gone)
     assert sum(spent.amount for spent in store.spending() if not spent.kind) == closed
@@ -207,6 +212,20 @@ def test_claims_of_before_are_shared_as_they_were_then(place: str, clock: Manual
         assert bill(store, "job") == {"": "0.300000"}, "whose is which is not known"
 
 
+def check_others(every: Sequence[BillLine], shown: Sequence[BillLine], limit: int) -> None:
+    """The dearest lines are as they are among all, the others of a currency are one."""
+    assert shown[:limit] == every[:limit]
+    left: defaultdict[str, list[BillLine]] = defaultdict(list)
+    for line in every[limit:]:
+        left[line.currency].append(line)
+    assert [(line.currency, line.others, line.cost, line.key) for line in shown[limit:]] == [
+        (currency, len(lines), sum(line.cost for line in lines), "") for currency, lines in sorted(left.items())
+    ]
+    for other in shown[limit:]:
+        assert other.cost == sum(part.cost for part in other.parts)
+        assert round(other.seconds * 1000) == round(sum(line.seconds for line in left[other.currency]) * 1000)
+
+
 lives = st.lists(
     st.tuples(prices, st.floats(0, 5000), st.floats(0, 3e6), st.booleans(),
               st.lists(st.tuples(st.sampled_from([ANN, BOB]), st.floats(0, 2e6), st.none() | st.floats(0, 2e6),
@@ -258,3 +277,10 @@ def test_currencies_are_kept_apart(store: Store, clock: ManualClock) -> None:
         ("aws", Decimal("1.00"), 1),
     ]
     assert [b.key for b in store.bill("day", START)] == ["2023-11-14", "2023-11-14"]
+    for limit in (1, 2, 3):
+        check_others(store.bill("claim", START), store.bill("claim", START, limit=limit), limit)
+    for claim_id in ("c1", "c2", "c3"):
+        for old, new in ((S.LAUNCHING, S.TERMINATING), (S.TERMINATING, S.GONE)):
+            store.transition_claim(claim_id, old, new, "so", billed_until=clock.time)
+    for limit in (1, 2, 3):
+        check_others(store.bill("claim", START), store.bill("claim", START, limit=limit), limit)

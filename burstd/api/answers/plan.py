@@ -83,6 +83,8 @@ class BillLineView(AnswerView):
     cost: Money
     machine_s: float
     claims: int
+    others: int = 0
+    """So many jobs or claims in one line, which are not among the dearest; ``claims`` is 0 then."""
     volumes: bool = False
     """It is of volumes, not of machines; ``machine_s`` and ``claims`` are theirs."""
     parts: list[BillPartView] = []

@@ -47,4 +47,5 @@ def bill_rows(bill: BillView) -> Iterator[Sequence[str]]:
         else:
             of = [(part.kind, part.cause, part.cost, part.machine_s, part.corrects) for part in line.parts]
         for kind, cause, cost, machine_s, corrects in of:
-            yield (since, until, line.key, kind, cause, f"{cost.amount:f}", cost.currency, f"{machine_s:.3f}", corrects)
+            key = f"({line.others} others)" if line.others else line.key
+            yield (since, until, key, kind, cause, f"{cost.amount:f}", cost.currency, f"{machine_s:.3f}", corrects)

@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from burstd.api.answers.base import Money, money_view, sum_by_currency, utc_time
 from burstd.api.answers.plan import (
@@ -89,16 +90,18 @@ def get_bill(
     since: Timestamp | None = None,
     until: Timestamp | None = None,
     group: BillGrouping = "user",
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> BillView:
     """What machines cost, by user, account, job, partition, pool, provider, day or claim, in whole days (UTC).
 
-    ``since`` and ``until`` in seconds since 1970; default: from the first of the month until now. Who is no
+    ``since`` and ``until`` in seconds since 1970; default: from the first of the month until now. ``limit``: so many
+    jobs or claims, the dearest; the others are one line. Who is no
     administrator sees what he is charged for, his own budget and those of the accounts of his jobs.
     """
     now = backend.now()
     begin, end = bill_window(now, since, until)
     user = "" if caller.admin else caller.user
-    lines = backend.reader.bill(group, begin, end, user)
+    lines = backend.reader.bill(group, begin, end, user, limit)
     site = backend.reader.site_bill(group, begin, end, user)
     latest = backend.latest_loop()
     rates = Rates() if latest is None else latest[0].rates

@@ -69,6 +69,9 @@ def bill(
     form: Annotated[
         BillFormat, typer.Option("--format", help="csv: a row for each line and kind; focus: FOCUS 1.2, each charge.")
     ] = BillFormat.TEXT,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, help="By job or claim, so many lines; the others as one.")
+    ] = 1000,
 ) -> None:
     """What machines cost, in whole days (UTC), dearest first, and for what; running ones count up to now.
 
@@ -85,6 +88,7 @@ def bill(
         write_focus(burstd, params)
         return
     params["group"] = "account" if by is BillGroup.PROJECT else (by or BillGroup.USER).value
+    params["limit"] = limit
     answer = burstd.get_json("/bill", params)
     if form is BillFormat.CSV:
         write_csv(burstd.parse(BillView, answer))
@@ -160,6 +164,8 @@ def _month_text(month: BillMonthView) -> str:
 
 
 def _bill_key(line: BillLineView) -> str:
+    if line.others:
+        return f"({line.others} others)"
     return f"{line.key}{' (volumes)' if line.volumes else ''}".strip() or "(nobody's)"
 
 
@@ -182,7 +188,7 @@ def print_bill(out: ConsoleOutput, answer: BillView) -> None:
                     _bill_key(line),
                     money_text(line.cost),
                     duration_text(line.machine_s),
-                    str(line.claims),
+                    "" if line.others else str(line.claims),
                     bill_parts_text(line.parts),
                 )
                 for line in answer.lines

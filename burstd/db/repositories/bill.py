@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import ceil
@@ -11,6 +11,7 @@ from typing import Literal
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
+from burstd.db.database import chunks
 from burstd.db.tables import CHARGE
 from burstd.domain.billing.costs import MICRO, cost_of
 from burstd.domain.billing.use import DAY_S, Charge, Kind, day_text
@@ -18,6 +19,9 @@ from burstd.domain.claim import Claim
 from burstd.domain.volume import Volume
 
 BillGrouping = Literal["user", "account", "job", "pool", "provider", "partition", "day", "claim"]
+_USE = (CHARGE.c.kind, CHARGE.c.cause, CHARGE.c.corrects)
+_Use = tuple[Kind, str, str]
+_SUMS = (func.sum(CHARGE.c.amount), func.sum(CHARGE.c.milliseconds))
 _COLUMNS: Mapping[str, ColumnElement[object]] = {
     **{name: CHARGE.c[name] for name in ("user", "account", "job", "pool", "provider", "partition", "day")},
     "claim": CHARGE.c.claim_id,
@@ -53,6 +57,8 @@ class BillLine:
     """Of machines, shared as the cost is."""
     claims: int
     """Claims (of a line for volumes: volumes) that it has a part in."""
+    others: int = 0
+    """So many lines in one, which are not among the dearest; ``claims`` is 0 then."""
     volumes: bool = False
     """It is of volumes, not of machines; ``seconds`` are theirs."""
     parts: tuple[BillPart, ...] = ()
@@ -63,48 +69,106 @@ class BillLine:
 class _Sums:
     """In millionths and milliseconds, by kind, cause and the month that is put right."""
 
-    parts: defaultdict[tuple[Kind, str, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    parts: defaultdict[_Use, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     claims: int = 0
+    others: int = 0
+    """As in BillLine."""
 
-    def add(self, kind: Kind, cause: str, corrects: str, amount: int, milliseconds: int) -> None:
-        part = self.parts[kind, cause, corrects]
+    def add(self, use: _Use, amount: int, milliseconds: int) -> None:
+        part = self.parts[use]
         part[0] += amount
         part[1] += milliseconds
 
+    def take_in(self, line: _Sums) -> None:
+        """Adds a whole line, or several, as others."""
+        for use, (amount, milliseconds) in line.parts.items():
+            self.add(use, amount, milliseconds)
+        self.others += line.others or 1
+
+    def line(self, key: str, currency: str) -> BillLine:
+        """As it stands in the bill."""
+        parts = [
+            BillPart(kind, cause, amount * MICRO, milliseconds / 1000, corrects)
+            for (kind, cause, corrects), (amount, milliseconds) in self.parts.items()
+            if amount or milliseconds
+        ]
+        parts.sort(key=lambda part: (-part.cost, part.kind, part.cause, part.corrects))
+        cost, milliseconds = (sum(some) for some in zip(*self.parts.values(), strict=True))
+        return BillLine(key, currency, cost * MICRO, milliseconds / 1000, self.claims, self.others, parts=tuple(parts))
+
 
 class Bill:
-    """The charges of whole days (UTC) from ``since`` to ``until``; of one ``user``, or empty: of all."""
+    """The charges of whole days (UTC) from ``since`` to ``until``; of one ``user``, or empty: of all.
 
-    def __init__(self, group: BillGrouping, since: float, until: float, user: str = "") -> None:
+    ``limit``: by job or claim so many lines, the dearest; what is not among them is one line a currency. None: all.
+    """
+
+    def __init__(
+        self, group: BillGrouping, since: float, until: float, user: str = "", limit: int | None = None
+    ) -> None:
         self._group, self._user = group, user
+        self._limit = limit if group in ("job", "claim") else None
         self._days = range(int(since // DAY_S), ceil(until / DAY_S))
         self._sums: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
+        self._others: defaultdict[str, _Sums] = defaultdict(_Sums)
 
     def add_closed(self, connection: Connection) -> None:
-        """Adds what is on record: all of claims that are gone, and closed months of others."""
+        """Adds what is on record: all of claims that are gone, and closed months of others. After ``add_live``."""
         key = _COLUMNS[self._group]
         wanted = [CHARGE.c.day >= self._days.start, CHARGE.c.day < self._days.stop]
         if self._user:
             wanted.append(CHARGE.c.user == self._user)
-        by, of = (key, CHARGE.c.currency), (CHARGE.c.kind, CHARGE.c.cause, CHARGE.c.corrects)
-        sums = select(
-            *by, *of, func.sum(CHARGE.c.amount), func.sum(CHARGE.c.milliseconds)
-        )  # fmt: skip
-        for name, currency, kind, cause, corrects, amount, milliseconds in connection.execute(
-            sums.where(*wanted).group_by(*by, *of)
+        if self._limit is None or (dearest := self._dearest(connection, self._limit, wanted)) is None:
+            self._add_sums(connection, wanted)
+            return
+        names, lines = dearest
+        by = (CHARGE.c.currency, *_USE)
+        for currency, *use, amount, milliseconds in connection.execute(
+            select(*by, *_SUMS).where(*wanted).group_by(*by)
         ):
-            self._sums[self._name(name), currency].add(kind, cause, corrects, int(amount), int(milliseconds))
+            self._others[currency].add(tuple(use), int(amount), int(milliseconds))
+            self._others[currency].others = lines
+        if len(self._others) > 1:
+            number = select(by[0], func.count(key.distinct())).where(*wanted).group_by(by[0])
+            for currency, lines in connection.execute(number):
+                self._others[currency].others = lines
+        for some in chunks(sorted(names)):
+            self._add_sums(connection, [*wanted, key.in_(some)], self._others)
+
+    def _dearest(
+        self, connection: Connection, limit: int, wanted: Sequence[ColumnElement[bool]]
+    ) -> tuple[set[str], int] | None:
+        """Names that may be of one of the first ``limit`` lines, and how many lines there are; None: no more."""
+        by = (_COLUMNS[self._group], CHARGE.c.currency)
+        dearest = select(*by, func.count().over()).where(*wanted).group_by(*by)
+        rows = connection.execute(dearest.order_by(func.sum(CHARGE.c.amount).desc(), *by).limit(limit)).all()
+        if not rows or rows[0][2] <= limit:
+            return None
+        return {row[0] for row in rows} | {name for name, _ in self._sums}, rows[0][2]
+
+    def _add_sums(
+        self, connection: Connection, wanted: Sequence[ColumnElement[bool]], others: Mapping[str, _Sums] | None = None
+    ) -> None:
+        """Adds up lines; what is in them is no more among the ``others``."""
+        by = (_COLUMNS[self._group], CHARGE.c.currency)
+        for name, currency, *use, amount, milliseconds in connection.execute(
+            select(*by, *_USE, *_SUMS).where(*wanted).group_by(*by, *_USE)
+        ):
+            self._sums[self._name(name), currency].add(tuple(use), int(amount), int(milliseconds))
+            if others is not None:
+                others[currency].add(tuple(use), -int(amount), -int(milliseconds))
         claims = select(*by, func.count(CHARGE.c.claim_id.distinct())).where(*wanted).group_by(*by)
         for name, currency, number in connection.execute(claims):
             self._sums[self._name(name), currency].claims += number
+            if others is not None:
+                others[currency].others -= 1
 
     def add_live(self, claim: Claim, charges: Iterable[Charge], frozen: Iterable[Charge] = ()) -> None:
         """Adds what a claim that lives has cost so far. ``frozen``: what ``add_closed`` adds of it."""
         met = {key for key, _ in self._wanted(claim, frozen)}
         for key, charge in self._wanted(claim, charges):
-            self._sums[key].add(
-                charge.kind, charge.cause, charge.corrects, charge.amount, charge.milliseconds
-            )  # fmt: skip
+            use = (charge.kind, charge.cause, charge.corrects)
+            self._sums[key].add(use, charge.amount, charge.milliseconds)
             if key not in met:
                 met.add(key)
                 self._sums[key].claims += 1
@@ -131,19 +195,15 @@ class Bill:
         return day_text(key) if isinstance(key, int) else str(key)
 
     def lines(self) -> tuple[BillLine, ...]:
-        """All of it, dearest first; by day in order."""
-        found = []
-        for (key, currency), sums in self._sums.items():
-            parts = [
-                BillPart(kind, cause, amount * MICRO, milliseconds / 1000, corrects)
-                for (kind, cause, corrects), (amount, milliseconds) in sums.parts.items()
-            ]
-            parts.sort(key=lambda part: (-part.cost, part.kind, part.cause, part.corrects))
-            cost, milliseconds = (sum(some) for some in zip(*sums.parts.values(), strict=True))
-            found.append(BillLine(key, currency, cost * MICRO, milliseconds / 1000, sums.claims, parts=tuple(parts)))
+        """All of it, dearest first, then the others; by day in order."""
+        found = [sums.line(key, currency) for (key, currency), sums in self._sums.items()]
         if self._group == "day":
             return tuple(sorted(found, key=lambda line: (line.key, line.currency)))
-        return tuple(sorted(found, key=lambda line: (-line.cost, line.key, line.currency)))
+        found.sort(key=lambda line: (-line.cost, line.key, line.currency))
+        for line in found[self._limit :] if self._limit is not None else ():
+            self._others[line.currency].take_in(self._sums[line.key, line.currency])
+        others = [sums.line("", currency) for currency, sums in sorted(self._others.items()) if sums.others]
+        return (*found[: self._limit], *others)
 
 
 def volume_lines(
