@@ -160,6 +160,14 @@ def test_what_slurm_says(run: Run, backend: FakeBackend, slurm: Commands, said: 
     assert says in outcome.out + outcome.err
 
 
+def test_an_array_costs_as_much_as_all_of_its_tasks(run: Run, backend: FakeBackend, slurm: Commands) -> None:
+    backend.answer = quoting(slurm=FULL)
+    slurm.says("sbatch", OPTIONS.replace("sbatch: gres", "sbatch: array      : 1-100%8\nsbatch: gres"))
+    out = run("quote", "train.sh").out
+    assert "It is an array of 100 tasks: times are of the first, costs of all." in out
+    assert "156.40 EUR  615.40 EUR" in out
+
+
 def test_no_sbatch_here(run: Run, slurm: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert "sbatch is not installed here" in run("quote", "train.sh").err

@@ -115,6 +115,7 @@ def test_closed_ways_say_why() -> None:
     assert "no offer" in no_offer.summary
     none = quote(world(pools=(POOLS[0],), nodes=()), asked(nodes=9, nodes_max=9))
     assert [w.taken for w in none.ways] == [False]
+    assert [(change.before, change.after, change.command) for change in none.changes] == [("-N 9", "-N 4", "")]
 
 
 def test_budgets_say_what_is_left_and_what_is_reserved() -> None:
@@ -137,6 +138,14 @@ def test_a_policy_that_lets_jobs_wait_first() -> None:
     found = quote(world(), asked(), chain)
     (spot,) = (w for w in found.ways if w.offer is not None and w.offer.spot)
     assert (found.verdict, waits(spot)) == ("wait", [390, 405, 560])
+
+
+def test_two_smaller_nodes_where_the_job_may() -> None:
+    spread = asked(gres_per_node=(), gres_per_job=(Gres("gpu", "", 4),), nodes_max=2, cpus=2)
+    taken = [w for w in quote(world(), spread).ways if w.taken and w.pool]
+    assert [(w.pool, w.nodes, w.options) for w in taken] == [("v100", 2, "-C v100"), ("a100", 1, "")]
+    whole = replace(spread, nodes_max=1)
+    assert [(w.pool, w.nodes) for w in quote(world(), whole).ways if w.taken and w.pool] == [("a100", 1)]
 
 
 def test_nodes_that_are_there_or_on_their_way() -> None:

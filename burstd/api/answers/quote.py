@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from burstd.api.answers.base import AnswerView, Money, Time
+from burstd.api.answers.jobs import OptionChangeView
 from burstd.api.answers.plan import BudgetView
 
 
@@ -35,7 +36,7 @@ class QuotedWayView(AnswerView):
     start: TimeRangeView | None
     end: TimeRangeView | None
     expected: Money | None
-    """What the bill would charge; None: nothing. So are the other figures of an array those of its first task."""
+    """What the bill would charge; None: nothing. Of an array that of one task, as all other figures."""
     worst: Money | None
     """The most, if it runs to its time limit with machines for it alone; None: it has none."""
     taken: bool
@@ -59,6 +60,8 @@ class QuoteView(AnswerView):
     """burstd's word on the job as it is."""
     summary: str
     ways: list[QuotedWayView]
+    changes: list[OptionChangeView]
+    """Where no way is open, changes of one option that open one, the smallest first; ``command`` is empty."""
     budgets: list[BudgetView]
     """Of its account, where the caller has jobs in it, and of its user."""
 

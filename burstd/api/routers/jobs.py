@@ -407,13 +407,14 @@ def _explain_view(
         outlook=_outlook(found.outlook, found.kept_by),
         data=_data(found.data),
         cost=_cost(chosen) if chosen is not None else None,
-        changes=[
-            OptionChangeView.from_fields(
-                change, start_s=round(change.start_s, 3), price_per_hour=_optional_money(change.price, change.currency)
-            )
-            for change in changes
-        ],
+        changes=[option_change_view(change) for change in changes],
     )
+
+
+def option_change_view(change: OptionChange) -> OptionChangeView:
+    """A change that would start a job, in an answer."""
+    price = _optional_money(change.price, change.currency)
+    return OptionChangeView.from_fields(change, start_s=round(change.start_s, 3), price_per_hour=price)
 
 
 def _serving(node: ServingNode, *, details: bool) -> ServingView:

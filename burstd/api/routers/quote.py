@@ -12,7 +12,7 @@ from burstd.api.answers.quote import QuotedWayView, QuotesView, QuoteView, TimeR
 from burstd.api.auth import Caller
 from burstd.api.backend import Backend
 from burstd.api.dependencies import BackendDep, CallerDep, RequestBody, ShortText, require_latest_loop
-from burstd.api.routers.jobs import require_slurm
+from burstd.api.routers.jobs import option_change_view, require_slurm
 from burstd.api.routers.status import budget_view, visible_accounts
 from burstd.domain.command import QuoteJobs
 from burstd.domain.slurm.job import Job, JobState
@@ -101,6 +101,7 @@ def _quote(quote: Quote, asked: Job, caller: Caller, backend: Backend) -> QuoteV
         tasks=asked.tasks,
         summary=_HIDDEN if hidden and quote.by == _BUDGET else quote.summary,
         ways=[_way(way, hidden=hidden) for way in quote.ways],
+        changes=[option_change_view(change) for change in quote.changes],
         budgets=[budget_view(line) for line in quote.budgets if line.kind == "user" or not hidden],
     )
 

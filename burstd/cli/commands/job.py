@@ -193,7 +193,7 @@ def print_explanation(out: ConsoleOutput, answer: ExplainView) -> None:
             out.note(sentence)
     for remedy in answer.remedies:
         out.note(f"What would help: {remedy}.", "bold")
-    _print_changes(out, answer.changes)
+    print_changes(out, answer.changes)
     if len(answer.remarks) > 1 or (answer.remarks and job is None):
         _print_remarks(out, answer)
     if answer.serving:
@@ -268,7 +268,8 @@ def _error_text(error: str) -> str:
     return f"; {error}" if error else ""
 
 
-def _print_changes(out: ConsoleOutput, changes: Sequence[OptionChangeView]) -> None:
+def print_changes(out: ConsoleOutput, changes: Sequence[OptionChangeView]) -> None:
+    """Options that would start a job, each with when and where; nothing where there are none."""
     if not changes:
         return
     out.blank()

@@ -18,6 +18,7 @@ from burstd.api.answers.text import (
     plural,
     rough_duration_text,
 )
+from burstd.cli.commands.job import print_changes
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, with_client
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
@@ -25,6 +26,7 @@ from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from burstd.api.answers.base import Money
     from burstd.api.answers.quote import QuotedWayView, QuotesView, QuoteView, TimeRangeView
     from burstd.domain.slurm.job import Job
     from burstd.slurm.commands.sbatch import SbatchAnswer, SubmitDefaults
@@ -145,7 +147,7 @@ def print_quotes(out: ConsoleOutput, answer: QuotesView) -> None:
         out.line((name, "bold"), f" asks for {one.asks}.")
         out.note(f"It is expected to run {_run_text(one)}.")
         if one.tasks > 1:
-            out.note(f"It is an array of {plural(one.tasks, 'task')}: all figures are of the first.")
+            out.note(f"It is an array of {plural(one.tasks, 'task')}: times are of the first, costs of all.")
         out.note(f"As it is: {verdict.plain}: {one.summary}.")
         if not number:
             _print_slurm(out, answer)
@@ -185,7 +187,7 @@ def _print_ways(out: ConsoleOutput, now: datetime, one: QuoteView) -> None:
             ("", "WAY*", "STARTS", "90 %", "ENDS", "90 %", "COST>", "AT MOST>"),
             [
                 (str(number), _way_text(way), *_times(now, way.start), *_times(now, way.end),
-                 money_text(way.expected), money_text(way.worst) or ("no limit" if way.offer else ""))
+                 _cost_text(way.expected, one.tasks), _worst_text(way, one.tasks))
                 for number, way in enumerate(taken, 1)
             ],
         )  # fmt: skip
@@ -195,6 +197,7 @@ def _print_ways(out: ConsoleOutput, now: datetime, one: QuoteView) -> None:
             out.command(way.line or "nothing to add", f"{number}  ", "green" if way.line else "")
     else:
         out.note("No way is open.", "bold red")
+    print_changes(out, one.changes)
     if others:
         out.blank()
         out.line(("Not taken", "bold"))
@@ -202,6 +205,14 @@ def _print_ways(out: ConsoleOutput, now: datetime, one: QuoteView) -> None:
             price = f" for {money_text(way.price_per_hour)}/h" if way.price_per_hour and way.start else ""
             by = f"{way.by}: " if way.by and way.by not in ("demand", "placement") else ""
             out.note(f"{_way_text(way)}{price}: {by}{way.reason}", "yellow")
+
+
+def _cost_text(money: Money | None, tasks: int) -> str:
+    return money_text(money and money.model_copy(update={"amount": money.amount * tasks}))
+
+
+def _worst_text(way: QuotedWayView, tasks: int) -> str:
+    return _cost_text(way.worst, tasks) or ("no limit" if way.offer else "")
 
 
 def _way_text(way: QuotedWayView) -> str:

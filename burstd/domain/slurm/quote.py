@@ -8,6 +8,7 @@ from decimal import Decimal
 from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.slurm.job import Job
+from burstd.domain.slurm.option_change import OptionChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +69,5 @@ class Quote:
     summary: str
     ways: tuple[QuotedWay, ...]
     budgets: tuple[BudgetLine, ...]
+    changes: tuple[OptionChange, ...] = ()
+    """Where no way is open, changes of one option that open one, the smallest first."""

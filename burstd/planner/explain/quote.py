@@ -20,13 +20,14 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark, Target, Want
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_history import requested_gpus
+from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.slurm.quote import Quote, QuotedWay, TimeRange
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.demand.job_requirements import dominant_share
 from burstd.planner.explain.explain import unplanned_remark
 from burstd.planner.explain.job_lookup import request_text
-from burstd.planner.explain.what_if import assigned_nodes, ready_s, relevant_part
+from burstd.planner.explain.what_if import assigned_nodes, helpful_changes, ready_s, relevant_part
 from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.forecast.start_range import LEAST_S, site_start_range
 from burstd.planner.offers.candidates import OfferCandidate, PoolCandidates, offer_candidates
@@ -122,7 +123,12 @@ class _Quoter:
             _plain(last.reason),
             ways,
             tuple(line for line in plan.target.budgets if _pays(line, job)),
+            () if any(way.taken for way in ways) else self._changes(plan),
         )
+
+    def _changes(self, plan: Plan) -> tuple[OptionChange, ...]:
+        found = helpful_changes(self.part, plan, self.job.id, self.decide)
+        return tuple(replace(change, command="") for change in found)
 
     # The site's own nodes.
 
