@@ -60,6 +60,10 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("", ("#SBATCH -p burst -N3 --exclusive",), "--mem=0"),
     ("", ("#SBATCH -p burst -n2 --gpus-per-task=1 --exclusive=user",), ""),
     ("", ("#SBATCH -p burst -n2 --gpus=2 --cpus-per-gpu=1 --mem-per-gpu=100M",), ""),
+    ("", ("#SBATCH -p burst --gpus=2 --ntasks-per-gpu=1 --mem=300M",), ""),
+    ("", ("#SBATCH -p burst -N2 --gpus=4 -c2",), ""),
+    ("", ("#SBATCH -p burst --gpus-per-socket=2 --sockets-per-node=1 -n1",), ""),
+    ("", ("#SBATCH -p burst -n2 --mem=100M", "#SBATCH hetjob", "#SBATCH -p onprem --mem=200M -t 5"), ""),
     ("", ("#SBATCH -p burst -w cl3 -x cl4,cl5",), ""),
     ("", ("#SBATCH -p burst -N1 --mincpus=2 --gpus=v100:3",), ""),
     ("", (*("#SBATCH -J n",) * 1000, "#SBATCH -p burst"), ""),
@@ -97,11 +101,12 @@ class TestRealSlurm(SchedulerContract):
             cluster.cluster.head.path("/home/ada/job.sh").write_text(lines)
             shell = f"cd ~ && export {setting or 'A=1'} && sbatch {{}} {words} job.sh"
             said = cluster.shell(shell.format("--test-only -v") + " 2>&1 || true", "ada")
-            (options,) = parse_answer(said, 0).components
+            asked = [requested_job(one, defaults, "job.sh") for one in parse_answer(said, 0).components]
             job_id = cluster.shell(shell.format("--parsable -H"), "ada").strip()
-            row = next(job for job in cluster.scheduler.jobs() if job_id in (job.number, job.id))
+            rows = [row for row in cluster.scheduler.jobs() if job_id in (row.number, row.id, row.het_job_id)]
             cluster.shell(f"scancel {job_id}")
-            pairs.append((f"{setting} {header} {words}", requested_job(options, defaults, "job.sh"), row))
+            rows.sort(key=lambda row: row.het_offset)
+            pairs += [(f"{setting} {header} {words}", *pair) for pair in zip(asked, rows, strict=True)]
         assert [(what, _asked(job), _asked(row)) for what, job, row in pairs if _asked(job) != _asked(row)] == []
 
     def test_nodes_are_read_with_one_command_once_sinfo_has_told_their_names(self, cluster: Rig) -> None:
