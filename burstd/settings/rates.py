@@ -7,7 +7,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from burstd.domain.billing.rates import Rates
 from burstd.settings.faults import SettingsFault
@@ -20,16 +20,6 @@ if TYPE_CHECKING:
 _OLD_DAYS = 40
 
 
-def _today() -> date:
-    return datetime.now().astimezone().date()
-
-
-def _not_in_future(day: date) -> date:
-    if day > _today():
-        raise ValueError("must not be in the future: it is the day of which the rates are")
-    return day
-
-
 Rate = Annotated[Decimal, Field(ge=Decimal("0.000001"), le=1_000_000, allow_inf_nan=False, strict=False)]
 
 
@@ -37,7 +27,7 @@ class RateSettings(Section):
     """``[rates]``."""
 
     currency: CurrencyCode
-    date: Annotated[date, Field(strict=True), AfterValidator(_not_in_future)]
+    date: Annotated[date, Field(strict=True)]
     worth: Annotated[dict[CurrencyCode, Rate], Field(min_length=1)]
     """By another currency, what one unit of it is worth in ``currency``."""
 
@@ -53,10 +43,14 @@ class RateSettings(Section):
 
 
 def old_rates(settings: Settings) -> Iterator[SettingsFault]:
-    """That the rates are old, if they are."""
-    if settings.rates is not None and (days := (_today() - settings.rates.date).days) > _OLD_DAYS:
-        place: KeyPath = ("rates", "date")
+    """That the rates are old, or of a day to come, if they are: burstd starts, as it may be the clock that is wrong."""
+    days = 0 if settings.rates is None else (datetime.now().astimezone().date() - settings.rates.date).days
+    place: KeyPath = ("rates", "date")
+    if days > _OLD_DAYS:
         text = f"is {days} days ago: set the rates of now, and their date"
+        yield SettingsFault(place, text, settings.source.line(place))
+    elif days < 0:
+        text = "is in the future: set the day of which the rates are, or this machine's clock"
         yield SettingsFault(place, text, settings.source.line(place))
 
 

@@ -35,12 +35,13 @@ def get_charges(
 ) -> ChargesView:
     """Each charge of a bill, about ``limit`` a page; they add up to ``/v1/bill`` of the same time.
 
-    ``cursor``: ``next`` of the page before. Machines that end while pages are read are shown as they were at the first.
+    ``cursor``: ``next`` of the page before. Machines that end while pages are read are shown as they were at the first;
+    one that is handed over to another pool meanwhile may be missing or shown twice.
     Who is no administrator sees what he is charged for.
     """
     now = backend.now()
     place = _parse_cursor(cursor) if cursor else Cursor(now)
-    begin, end = bill_window(now, since, until)
+    begin, end = bill_window(place.moment, since, until)
     precedence = backend.precedence()
     precedence.wait()
     lines, after = backend.reader.charge_page(begin, end, place, limit, "" if caller.admin else caller.user)
