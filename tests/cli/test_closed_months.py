@@ -53,6 +53,8 @@ def test_what_is_printed_of_a_closed_month(run: Run, socket: Path, store: Store)
     assert (found.code, found.out.splitlines()) == (
         0, [f"{says}: 3 charges, 90.00 EUR, rule 1", "Its charges are as they were then."],
     )  # fmt: skip
+    with ApiTestClient(socket) as client:
+        assert "2026-07 closed on 21 Sep 2026" in client.text("/costs?since=2026-07-01&until=2026-07-31")
     printed = run("bill", "charges", "2026-07", socket=socket).out
     assert hashlib.sha256(printed.encode()).hexdigest() == closed.sha256
     assert [(row["date"], row["kind"], row["amount"]) for row in csv.DictReader(io.StringIO(printed))] == [

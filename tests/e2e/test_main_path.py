@@ -7,7 +7,7 @@ import json
 import re
 import statistics
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -167,3 +167,19 @@ def _the_bill_is_the_clouds(site: Site, jobs: set[str]) -> None:
     machines = len(cloud_inventory(site).by_claim)
     dearest = max(row.price for row in site.cloud.bill().rows)
     assert total - theirs < machines * dearest * 60 / 3600, "not more than a minute a machine beside it"
+    _each_machine_is_on_both_bills(site, machines)
+
+
+def _each_machine_is_on_both_bills(site: Site, machines: int) -> None:
+    """Prices are the same; times differ as burstd counts until the cloud confirms the end."""
+    head = "ResourceId,BilledCost,BillingCurrency,ChargeCategory,ChargePeriodStart,PricingQuantity,PricingUnit"
+    rows = [
+        f"{row.instance},{row.cost},EUR,Usage,{datetime.now(UTC):%FT%TZ},{row.seconds / 3600:.9f},Hours"
+        for row in site.cloud.bill().rows
+    ]
+    site.cluster.sh("cat > /root/focus.csv <<'END'\n" + "\n".join((head, *rows)) + "\nEND")
+    words = ("bill", "reconcile", "/root/focus.csv", "--month", f"{datetime.now(UTC):%Y-%m}", "--json")
+    answer = json.loads(site.burstctl(*words, check=False).stdout)
+    assert {one["kind"] for one in answer["differences"]} <= {"time"}, answer
+    agreed = json.loads(site.burstctl(*words, "--tolerance", "100").stdout)["agreed"]
+    assert agreed == machines

@@ -15,6 +15,8 @@ from burstd.domain.billing.costs import month_of, month_start, next_month
 from burstd.domain.billing.use import IdleMode, day_text
 from burstd.domain.claim import Claim, ClaimState
 
+_ROWS = 2000
+"""Of a month's charges that are in memory at a time."""
 _ORDER = (
     "day", "claim_id", "kind", "cause", "job", "user", "account", "partition", "pool", "provider", "currency",
     "amount", "milliseconds", "corrects",
@@ -30,7 +32,8 @@ def closed_months(connection: Connection) -> list[ClosedMonth]:
 def charges_of_days(connection: Connection, days: range) -> Iterator[MonthCharge]:
     """Those on record, in the order of ``month_file``."""
     query = select(CHARGE).where(CHARGE.c.day >= days.start, CHARGE.c.day < days.stop)
-    for row in connection.execute(query.order_by(*(CHARGE.c[name] for name in _ORDER))).mappings():
+    query = query.order_by(*(CHARGE.c[name] for name in _ORDER)).execution_options(yield_per=_ROWS)
+    for row in connection.execute(query).mappings():
         yield MonthCharge(row["claim_id"], row["pool"], row["provider"], row["currency"], charges.charge_of_row(row))
 
 
