@@ -475,7 +475,8 @@ class Reconciler:
         """What jobs would meet that are not submitted, by the last snapshot; changes nothing. Raises NoAnswer."""
         if self.latest is None:
             raise NoAnswer("burstd has just started and has not read Slurm and the clouds yet; try again soon")
-        return self._quotes.quote_jobs(*self.latest, jobs, usable, self._trial_target())
+        costs = self.config.tuning.site_costs
+        return self._quotes.quote_jobs(*self.latest, jobs, usable, self._trial_target(), costs)
 
     def _trial_target(self) -> Callable[[Snapshot], Target]:
         policies, tuning = copies_for_trial(self.config.policies), self.config.tuning

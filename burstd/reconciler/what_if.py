@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic, process_time
 
+from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.errors import NoAnswer
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import PolicyFailed, Target
@@ -21,6 +22,7 @@ UNTHROTTLED_CPU_S = 0.1
 """Answers that take no longer may be had at any time."""
 PAUSE_FACTOR = 10.0
 """So many times as long as an answer took no other one is made."""
+_NO_COSTS = SiteCosts()
 _NO_TIME = Target(failed_policies=(PolicyFailed("explain", "there is no time for more"),))
 
 
@@ -60,15 +62,18 @@ class ThrottledQuotes:
         jobs: Sequence[Job],
         usable: Collection[str],
         decide: Callable[[Snapshot], Target],
+        site_costs: SiteCosts = _NO_COSTS,
     ) -> tuple[Quote, ...]:
         """As quote_jobs. Raises NoAnswer while it rests."""
         left_s = self._paused_until - monotonic()
         if left_s > 0:
             raise NoAnswer(f"burstd has just worked out another quote; try again in {left_s:.0f} s")
         began = process_time()
-        found = quote_jobs(
-            snapshot, plan, jobs, usable, lambda seen: decide(seen) if process_time() - began < MAX_CPU_S else _NO_TIME
-        )
+
+        def in_time(seen: Snapshot) -> Target:
+            return decide(seen) if process_time() - began < MAX_CPU_S else _NO_TIME
+
+        found = quote_jobs(snapshot, plan, jobs, usable, in_time, site_costs)
         took = process_time() - began
         self._paused_until = monotonic() + took * PAUSE_FACTOR if took > UNTHROTTLED_CPU_S else float("-inf")
         return found

@@ -11,6 +11,7 @@ import pytest
 import policies.backlog
 import policies.budget
 import policies.spot
+from burstd.domain.billing.site_cost import NodeGroup, SiteCosts, plain_hour
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import OfferRule
 from burstd.domain.plan import Plan
@@ -83,6 +84,16 @@ def test_the_sites_nodes_both_markets_and_the_other_pool() -> None:
     # Half of the machine for two hours, and all of it while it boots; all of it to the time limit.
     assert spot.expected == Decimal("0.514583")
     assert on_demand.worst == Decimal("4.111111")
+
+
+def test_the_sites_own_prices() -> None:
+    groups = (NodeGroup("old", ("op1",), plain_hour("CHF", Decimal(3), None, per_gpu=False)),)
+    target = make_target(world(), ())
+    plan = Plan((), target, target.remarks)
+    (found,) = quote_jobs(world(), plan, [asked()], {"gpu"}, lambda s: make_target(s, ()), SiteCosts(groups))
+    site = found.ways[0]
+    # One of two GPUs for two hours.
+    assert (site.pool, site.expected, site.worst, site.currency) == ("", Decimal(3), Decimal(3), "CHF")
 
 
 def test_no_requeue_keeps_a_job_off_spot_where_the_policy_says_so() -> None:

@@ -109,7 +109,7 @@ def _quote(quote: Quote, asked: Job, caller: Caller, backend: Backend) -> QuoteV
 def _way(way: QuotedWay, *, hidden: bool) -> QuotedWayView:
     offer = way.offer
     money = {
-        name: None if amount is None or offer is None else money_view(amount, offer.currency)
+        name: None if amount is None else money_view(amount, way.currency)
         for name, amount in (("expected", way.expected), ("worst", way.worst))
     }
     return QuotedWayView.from_fields(

@@ -212,7 +212,7 @@ def _cost_text(money: Money | None, tasks: int) -> str:
 
 
 def _worst_text(way: QuotedWayView, tasks: int) -> str:
-    return _cost_text(way.worst, tasks) or ("no limit" if way.offer else "")
+    return _cost_text(way.worst, tasks) or ("no limit" if way.expected else "")
 
 
 def _way_text(way: QuotedWayView) -> str:

@@ -40,9 +40,10 @@ class QuotedWay:
     start: TimeRange | None = None
     end: TimeRange | None = None
     expected: Decimal | None = None
-    """Of an array that of one task, in the offer's currency: what the bill would charge; None: nothing."""
+    """Of an array that of one task, in ``currency``: what the bill would charge; None: nothing."""
     worst: Decimal | None = None
     """If it runs to its time limit, with the machines for it alone; None: it has none."""
+    currency: str = ""
     taken: bool = False
     """burstd takes this way by these options, and no other; of the site's nodes: they may start it."""
     reason: str = ""

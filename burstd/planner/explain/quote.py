@@ -15,11 +15,13 @@ from fractions import Fraction
 from math import isfinite
 
 from burstd.domain.billing.costs import BudgetLine, cost_of
+from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark, Target, Want
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_history import requested_gpus
+from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.slurm.outlook import Outlook
 from burstd.domain.slurm.quote import Quote, QuotedWay, TimeRange
@@ -41,16 +43,22 @@ MAX_WORK = 60_000
 _AGES_S = (60.0, 300.0, 900.0, 3600.0)
 """Policies may let a job wait before they start a machine: so old it is taken to be, if need be."""
 _MARKETS = (False, True)
+_NO_COSTS = SiteCosts()
 _NUMBER = re.compile(rf"\bjob {JOB_ID}\b(?!\.)")
 
 
 def quote_jobs(
-    snapshot: Snapshot, plan: Plan, jobs: Sequence[Job], usable: Collection[str], decide: Callable[[Snapshot], Target]
+    snapshot: Snapshot,
+    plan: Plan,
+    jobs: Sequence[Job],
+    usable: Collection[str],
+    decide: Callable[[Snapshot], Target],
+    site_costs: SiteCosts = _NO_COSTS,
 ) -> tuple[Quote, ...]:
     """One quote a job: several are components of a het job, for which only their own partitions are looked at.
 
-    ``usable``: partitions that the user may name. Of an array each figure is of its first task. Slurm must have been
-    read.
+    ``usable``: partitions that the user may name. ``site_costs`` are Tuning's. Of an array each figure is of its first
+    task. Slurm must have been read.
     """
     slurm = snapshot.slurm
     if not isinstance(slurm, SlurmView):
@@ -61,7 +69,7 @@ def quote_jobs(
     part, _ = relevant_part(full, whole, plan, placed[0])
     work = len(placed) + sum(map(len, (slurm.jobs[:1000], slurm.nodes, snapshot.claims)))
     left = min(MAX_DECISIONS, max(MIN_DECISIONS, MAX_WORK // work))
-    return tuple(_Quoter(full, part, job, frozenset(usable), decide, left).quote() for job in placed)
+    return tuple(_Quoter(full, part, job, frozenset(usable), decide, site_costs, left).quote() for job in placed)
 
 
 def _in_queue(now: float, slurm: SlurmView, jobs: Sequence[Job]) -> tuple[Job, ...]:
@@ -96,6 +104,7 @@ class _Quoter:
     job: Job
     usable: frozenset[str]
     decide: Callable[[Snapshot], Target]
+    site_costs: SiteCosts
     left: int
     run: Outlook = field(init=False)
     """How long it runs; nothing else of it counts."""
@@ -134,10 +143,7 @@ class _Quoter:
 
     def _site_ways(self, plan: Plan) -> Iterator[QuotedWay]:
         """The site's partitions of the job, or else those where it could run."""
-        slurm = self.full.slurm
-        slots = {slot for pool in self.full.pools.values() for slot in pool.slots}
-        nodes = slurm.nodes.values() if isinstance(slurm, SlurmView) else ()
-        own = {p for node in nodes if node.name not in slots for p in node.partitions}
+        own = {partition for node in self._site_nodes() for partition in node.partitions}
         asked = tuple(p for p in self.job.partitions if p in own)
         if asked:
             way = self._site_way(asked)
@@ -147,6 +153,11 @@ class _Quoter:
             for partition in sorted(own & self.usable):
                 if self._could_run_on_site(partition):
                     yield self._site_way((partition,))
+
+    def _site_nodes(self) -> Iterator[Node]:
+        slots = {slot for pool in self.full.pools.values() for slot in pool.slots}
+        nodes = self.full.slurm.nodes.values() if isinstance(self.full.slurm, SlurmView) else ()
+        return (node for node in nodes if node.name not in slots)
 
     def _could_run_on_site(self, *partitions: str) -> bool:
         return isfinite(self._outlook(replace(self.job, partitions=partitions), alone=True).local_start)
@@ -161,7 +172,30 @@ class _Quoter:
             )
         soonest = self._outlook(job, no_larger=True).local_start
         start = site_start_range(self.full.now, soonest, behind_all)
-        return QuotedWay("", partitions, options, self.job.nodes, start=start, end=self._end(start), taken=True)
+        way = QuotedWay("", partitions, options, job.nodes, start=start, end=self._end(start), taken=True)
+        return way if (hour := self._site_hour(job)) is None else self._with_site_cost(way, *hour)
+
+    def _with_site_cost(self, way: QuotedWay, price: Decimal, currency: str) -> QuotedWay:
+        expected, limit_s = cost_of(price, self.run.run_s), self.job.time_limit_s
+        worst = cost_of(price, limit_s) if limit_s else None
+        return replace(way, expected=expected, worst=worst, currency=currency)
+
+    def _site_hour(self, job: Job) -> tuple[Decimal, str] | None:
+        """What an hour of the job costs at most on nodes of its partitions, by the site's prices; None: it has none."""
+        shares: dict[tuple[object, ...], Fraction] = {}
+        prices: set[tuple[Decimal, str]] = set()
+        for node in self._site_nodes() if self.site_costs.groups else ():
+            if (
+                set(node.partitions).isdisjoint(job.partitions)
+                or (group := self.site_costs.group_of(node.name)) is None
+            ):
+                continue
+            shape = node.cpus, node.memory_mib, node.gres
+            share = shares.setdefault(shape, dominant_share(job, node, job.nodes))
+            if share <= 1:
+                gpus = sum(gres.count for gres in node.gres if gres.name == "gpu")
+                prices.add((group.hour.of_node(gpus).full * _decimal(share) * job.nodes, group.hour.currency))
+        return max(prices, default=None)
 
     # Machines of clouds.
 
@@ -277,6 +311,7 @@ class _Quoter:
             else cost_of(offer.price * nodes, limit_s + p90 - age_s)
             if limit_s
             else None,
+            offer.currency,
             taken=True,
         )
 
