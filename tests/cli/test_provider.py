@@ -49,7 +49,7 @@ def test_the_clouds(run: Run) -> None:
 def test_offers_cheapest_first_and_what_keeps_one_away(run: Run) -> None:
     lines = [line.split() for line in run("provider", "offers", "sandbox").out.splitlines()]
     assert lines[0] == ["TYPE", "ZONE", "MARKET", "CPUS", "MEMORY", "GPUS", "PRICE/H", "FOR"]
-    assert lines[1] == ["c4", "a", "on-demand", "4", "15.62", "GiB", "0.2000", "EUR", "cpu"]
+    assert lines[1] == ["c4", "a", "on-demand", "4", "15.6", "GiB", "0.2000", "EUR", "cpu"]
     assert " ".join(lines[3][9:]) == "circuit breaker open for 4 min after 3 failures (capacity: zone b has no g8)"
 
 
