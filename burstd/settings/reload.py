@@ -69,7 +69,7 @@ def _with_old_restart_fields(old: M, new: M) -> M:
         before, after = getattr(old, name), getattr(new, name)
         if _needs_restart(info.json_schema_extra):
             changes[name] = before
-        elif isinstance(after, BaseModel):
+        elif isinstance(after, BaseModel) and isinstance(before, BaseModel):
             changes[name] = _with_old_restart_fields(before, after)
     return new.model_copy(update=changes)
 

@@ -8,6 +8,7 @@ import pytest
 
 from burstd.settings import PluginRegistry, SettingsError, parse_settings, resolve_plugins
 from burstd.settings.rates import old_rates
+from burstd.settings.reload import diff_settings, settings_until_restart
 
 HEAD = 'cluster = "site"\n'
 RATES = "[rates]\ncurrency = 'EUR'\ndate = 2020-11-01\nworth = { USD = '0.86' }\n"
@@ -103,3 +104,10 @@ def test_prices_that_would_be_compared_need_a_rate(text: str, says: str) -> None
         resolve_plugins(settings, PluginRegistry.installed(), check_files=False)
     assert says in str(raised.value)
     assert "2 faults" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("before", "after"), [("", RATES), (RATES, ""), (RATES, RATES.replace("0.86", "0.9"))])
+def test_rates_come_and_go_with_a_reload(before: str, after: str) -> None:
+    old, new = parse_settings(HEAD + before), parse_settings(HEAD + after)
+    assert not diff_settings(old, new).at_restart
+    assert settings_until_restart(old, new).tuning.rates == new.tuning.rates

@@ -35,7 +35,7 @@ def _is_amount(cell: str) -> bool:
 
 
 def bill_rows(bill: BillView) -> Iterator[Sequence[str]]:
-    """A head, then a row for each line and kind of use; of volumes the kind is ``volume``.
+    """A head, then a row for each line and kind of use: ``volume`` of volumes, ``site`` of nodes of the site.
 
     Days are UTC, the last one included; amounts are to a millionth, ``machine_s`` in seconds.
     """
@@ -49,3 +49,5 @@ def bill_rows(bill: BillView) -> Iterator[Sequence[str]]:
         for kind, cause, cost, machine_s, corrects in of:
             key = f"({line.others} others)" if line.others else line.key
             yield (since, until, key, kind, cause, f"{cost.amount:f}", cost.currency, f"{machine_s:.3f}", corrects)
+    for own in bill.site_lines:
+        yield (since, until, own.key, "site", "", f"{own.cost.amount:f}", own.cost.currency, f"{own.node_s:.3f}", "")
