@@ -21,6 +21,7 @@ from burstd.domain.slurm.job_history import EndedJob, JobHistory
 from burstd.domain.slurm.quote import Quote, QuotedWay
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot
+from burstd.planner.explain import quote as quote_
 from burstd.planner.explain.quote import quote_jobs
 from burstd.planner.policy_chain import make_target
 
@@ -196,6 +197,13 @@ def test_components_of_a_het_job_stay_where_they_are() -> None:
     assert [(w.pool, w.options) for q in (first, second) for w in q.ways if w.taken] == [
         ("v100", ""), ("a100", "-C a100"), ("a100", ""),
     ]  # fmt: skip
+
+
+def test_a_site_too_large_for_every_way_says_which_were_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quote_, "MAX_DECISIONS", 1)
+    in_cloud, on_site = quote(world(), asked()), quote(world(), asked(partitions=("gpu",)))
+    assert [(w.pool, w.options) for w in in_cloud.ways if "not looked at" in w.reason] == [("a100", "-C a100")]
+    assert [(w.pool, w.options) for w in on_site.ways if "not looked at" in w.reason] == [("", "-p burst")]
 
 
 def test_an_array_is_quoted_by_its_first_task() -> None:

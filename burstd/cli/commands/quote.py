@@ -217,7 +217,7 @@ def _worst_text(way: QuotedWayView, tasks: int) -> str:
 
 def _way_text(way: QuotedWayView) -> str:
     if not way.pool:
-        return f"on premises: {', '.join(way.partitions)}"
+        return f"{'on premises' if way.start else 'partition'}: {', '.join(way.partitions)}"
     if way.names:
         return f"{way.pool}: {abbreviated_list(way.names, 3)}"
     count = f"{way.nodes} x " if way.nodes > 1 else ""

@@ -44,6 +44,7 @@ _AGES_S = (60.0, 300.0, 900.0, 3600.0)
 """Policies may let a job wait before they start a machine: so old it is taken to be, if need be."""
 _MARKETS = (False, True)
 _NO_COSTS = SiteCosts()
+_NOT_DECIDED = "not looked at: the queue and the nodes are too many for more in one quote; name it to sbatch"
 _NUMBER = re.compile(rf"\bjob {JOB_ID}\b(?!\.)")
 
 
@@ -66,8 +67,8 @@ def quote_jobs(
     placed = _in_queue(snapshot.now, slurm, jobs)
     whole = replace(slurm, jobs=(*slurm.jobs, *placed))
     full = replace(snapshot, slurm=whole, outlook={})
-    part, _ = relevant_part(full, whole, plan, placed[0])
-    work = len(placed) + sum(map(len, (slurm.jobs[:1000], slurm.nodes, snapshot.claims)))
+    part, seen = relevant_part(full, whole, plan, placed[0])
+    work = len(seen.jobs) + len(seen.nodes) + len(snapshot.claims)
     left = min(MAX_DECISIONS, max(MIN_DECISIONS, MAX_WORK // work))
     return tuple(_Quoter(full, part, job, frozenset(usable), decide, site_costs, left).quote() for job in placed)
 
@@ -209,7 +210,9 @@ class _Quoter:
         elif asked or not job.het_job_id:
             for partitions in (asked,) if asked else ((p,) for p in sorted(burst & self.usable)):
                 other = replace(job, partitions=partitions)
-                if (found := self._plan(other)) is not None:
+                if (found := self._plan(other)) is None:
+                    yield QuotedWay("", partitions, self._options(partitions), reason=_NOT_DECIDED)
+                else:
                     yield from self._partition_ways(other, found)
 
     def _partition_ways(self, job: Job, plan: Plan) -> Iterator[QuotedWay]:
@@ -226,7 +229,9 @@ class _Quoter:
             elif (found := _naming_option(job, one.pool, able)) is None:
                 reason = f"burstd takes pool {', '.join(sorted(served))} first, and no feature names this one alone"
                 yield QuotedWay(one.pool, job.partitions, options, reason=reason)
-            elif (other := self._plan(_older(found[0], age_s))) is not None:
+            elif (other := self._plan(_older(found[0], age_s))) is None:
+                yield QuotedWay(one.pool, found[0].partitions, _joined(options, found[1]), reason=_NOT_DECIDED)
+            else:
                 (own,) = (c for c in self._candidates(found[0], other) if c.pool == one.pool)
                 yield from self._pool_ways(found[0], other, _joined(options, found[1]), age_s, own)
 
