@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from threading import Event, RLock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -64,6 +64,16 @@ def _set_event() -> Event:
     return event
 
 
+@dataclass(frozen=True, slots=True)
+class _SharedPart:
+    """What all callers share of one loop, or what it is to be."""
+
+    lock: Lock = field(default_factory=Lock)
+    """Whoever has it works it out."""
+    made: list[Any] = field(default_factory=list)
+    """Empty, or the one value."""
+
+
 @dataclass(kw_only=True)
 class Backend:
     """Every method but ``run_queued`` may be called from any thread.
@@ -93,9 +103,9 @@ class Backend:
     stage: StagingService | None = None
     """None: the settings have no staging."""
     _commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = field(default_factory=queue.SimpleQueue)
-    _shared: dict[Callable[..., Any], Any] = field(default_factory=dict)
+    _shared: dict[Callable[..., Any], _SharedPart] = field(default_factory=dict)
     _shared_of: tuple[Snapshot, Plan] | None = None
-    _sharing: RLock = field(default_factory=RLock)
+    _sharing: Lock = field(default_factory=Lock)
 
     def now(self) -> float:
         """burstd's time, in seconds since 1970."""
@@ -106,14 +116,18 @@ class Backend:
         return DecisionPrecedence(self.between_decisions, MAX_WAIT_S)
 
     def once_per_loop(self, loop: tuple[Snapshot, Plan], make: Callable[[Backend, tuple[Snapshot, Plan]], T]) -> T:
-        """What ``make`` makes of the last loop: worked out once, the same for every caller."""
+        """What ``make`` makes of the last loop: worked out once, the same for every caller.
+
+        Nobody waits for another ``make``: a short answer is not kept by a long one.
+        """
         with self._sharing:
             if self._shared_of is not loop:
-                self._shared_of = loop
-                self._shared.clear()
-            if make not in self._shared:
-                self._shared[make] = make(self, loop)
-            made: T = self._shared[make]
+                self._shared_of, self._shared = loop, {}
+            part = self._shared.setdefault(make, _SharedPart())
+        with part.lock:
+            if not part.made:
+                part.made.append(make(self, loop))
+            made: T = part.made[0]
             return made
 
     def command(self, command: Command, timeout_s: float = COMMAND_TIMEOUT_S) -> CommandResult:

@@ -46,7 +46,7 @@ POOL  WANTED  BOOT  READY  BUSY  IDLE  LEAVE  FAIL  FREE  SLOTS  EUR/H
 gpu        6     1      1     1     1      0     1     2      8  15.30
 cpu        0     0      0     0     0      1     0     1      2   0.20
   gpu: at least 4 nodes until 16:13:20 (2 h more), by root
-  gpu: 1 slot held (burstctl node list)
+  gpu: gpu8 held for 1 s, by root: fan is loud
 
 Slurm 22.05.8  ok    10 nodes, 7 jobs
 sandbox        ok    6 running, 3 offers, 2 calls under way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from threading import Event
@@ -142,6 +143,19 @@ def test_what_is_the_same_for_all_is_worked_out_once_a_loop(backend: FakeBackend
     second = (replace(first[0], now=first[0].now + 1), first[1])
     assert [backend.once_per_loop(loop, make) for loop in (first, first, second, second)] == [1, 1, 2, 2]
     assert made == [first, second]
+
+
+def test_a_short_answer_does_not_wait_for_a_long_one(backend: FakeBackend) -> None:
+    loop = SNAPSHOT, Plan()
+
+    def short(*_: object) -> str:
+        return "short"
+
+    def long(*_: object) -> str:
+        with ThreadPoolExecutor() as another:
+            return f"long after {another.submit(backend.once_per_loop, loop, short).result(60)}"
+
+    assert backend.once_per_loop(loop, long) == "long after short"
 
 
 def test_the_bill_of_now_is_made_once_a_minute_for_each_caller(backend: FakeBackend) -> None:

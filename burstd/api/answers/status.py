@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from burstd.api.answers.base import AnswerView, Money, OptionalTime, ReachabilityView, Time
+from burstd.api.answers.nodes import HeldView
 
 
 class CallerView(AnswerView):
@@ -13,7 +14,10 @@ class CallerView(AnswerView):
 
 
 class DaemonView(AnswerView):
-    """burstd itself. ``paused`` says why nothing is booted or closed; empty: not so."""
+    """burstd itself. ``paused`` says why nothing is booted or closed; empty: not so.
+
+    ``paused_by``, ``paused_since``: who began that (``burstctl hold``), and when; empty and None: that is not known.
+    """
 
     version: str
     cluster: str
@@ -21,6 +25,8 @@ class DaemonView(AnswerView):
     up_s: float
     settings: str
     paused: str
+    paused_by: str = ""
+    paused_since: OptionalTime = None
 
 
 class SlurmStateView(ReachabilityView):
@@ -67,6 +73,12 @@ class PinView(AnswerView):
     created: Time
 
 
+class SlotHoldView(HeldView):
+    """``burstctl node drain``, of one slot."""
+
+    slot: str
+
+
 class PoolView(AnswerView):
     """One pool, counted in nodes. ``open`` is ``busy`` + ``idle``; every claim counts in exactly one of
     ``booting``, ``ready``, ``busy``, ``idle``, ``leaving``, ``failed``."""
@@ -79,6 +91,8 @@ class PoolView(AnswerView):
     """Slots on which a machine can be started now."""
     held: int
     """Slots kept out of use by ``burstctl node drain``."""
+    holds: list[SlotHoldView] = []
+    """Why, by whom and since when, the oldest first."""
     shards: int = 0
     """Of GPUs of its nodes in service; 0: they have none."""
     free_shards: int = 0

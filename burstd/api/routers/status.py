@@ -29,6 +29,7 @@ from burstd.api.answers.status import (
     PolicyTimeView,
     PoolView,
     ProviderView,
+    SlotHoldView,
     SlurmStateView,
     StageStatusView,
     StatusView,
@@ -40,7 +41,7 @@ from burstd.api.backend import SLICE, Backend, DaemonInfo
 from burstd.api.dependencies import MAX_RECORDS, ApiError, BackendDep, CallerDep, Timestamp
 from burstd.api.routers.closed_months import bill_months
 from burstd.api.routers.staging import held_staging_alarms, staging_summary
-from burstd.db import BillLine
+from burstd.db import BillLine, DrainedSlot, LoggedEvent
 from burstd.db.repositories.bill import BillGrouping
 from burstd.db.repositories.site_runs import SiteLine
 from burstd.domain.billing.costs import BudgetLine
@@ -61,12 +62,15 @@ from burstd.planner.lifecycle.orphans import stray_leftovers
 from burstd.planner.offers.offers import breakers_closed_by
 from burstd.planner.snapshot_view import CLAIM_PHASES, claim_phase
 from burstd.planner.unshown_paths import WARNING
+from burstd.reconciler.reconciler import PAUSED_KEY
 from burstd.runtime.precedence import UNDISTURBED, DecisionPrecedence
 
 STALE_S = 120.0
 """A last loop older than this is an alarm: the slowest tick is far shorter."""
 _MAX_GROUPS = 12
 _MAX_EXAMPLES = 5
+_MAX_HOLD_CHANGES = 20
+"""Changes of a hold's reason, behind which its beginning is not looked for."""
 _DIGITS = re.compile(r"\d+")
 _BUDGET_AMOUNTS = ("limit", "spent", "committed", "left")
 
@@ -81,6 +85,14 @@ def get_status(caller: CallerDep, backend: BackendDep) -> StatusView:
     latest = backend.latest_loop()
     shared = backend.once_per_loop(latest, _shared_status) if latest is not None else None
     return status_view(backend.daemon_info(), latest, caller, backend.now(), glance, held, shared)
+
+
+def _hold_event(backend: Backend, paused: str) -> LoggedEvent | None:
+    """With which the hold began; None: burstd holds itself, or the log is older."""
+    events = backend.reader.events(subject=f"meta:{PAUSED_KEY}", newest=True, limit=_MAX_HOLD_CHANGES)
+    if not events or events[0].new != paused:
+        return None
+    return next((event for event in events if not event.old), None)
 
 
 @router.get("/bill")
@@ -212,9 +224,18 @@ def visible_accounts(caller: Caller, backend: Backend) -> set[str]:
 class SharedStatus:
     """What of a status is the same for all callers: pools, and the waiting jobs in groups."""
 
-    def __init__(self, snapshot: Snapshot, plan: Plan, precedence: DecisionPrecedence) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        plan: Plan,
+        precedence: DecisionPrecedence,
+        held: Sequence[DrainedSlot] = (),
+        hold: LoggedEvent | None = None,
+    ) -> None:
+        """``held``: slots that administrators keep out of use; ``hold``: the event with which burstd's hold began."""
+        self.hold = hold
         self.pools = [
-            *(_pool(pool, snapshot, plan) for pool in precedence.slices(snapshot.pools.values(), 1)),
+            *(_pool(pool, snapshot, plan, held) for pool in precedence.slices(snapshot.pools.values(), 1)),
             *(_storage_pool(node, snapshot) for node in snapshot.storage_nodes),
         ]
         # A warning is the last word on a job that runs only.
@@ -235,7 +256,10 @@ class SharedStatus:
 
 
 def _shared_status(backend: Backend, loop: tuple[Snapshot, Plan]) -> SharedStatus:
-    return SharedStatus(*loop, backend.precedence())
+    snapshot, plan = loop
+    held = backend.reader.drained_slots() if snapshot.drained_slots else ()
+    hold = _hold_event(backend, snapshot.paused) if snapshot.paused else None
+    return SharedStatus(snapshot, plan, backend.precedence(), held, hold)
 
 
 def status_view(
@@ -256,7 +280,12 @@ def status_view(
         you=CallerView.from_fields(caller),
         alarms=current_alarms(facts, latest, now, admin=caller.admin, held_staging_alarms=held_staging_alarms),
         daemon=DaemonView.from_fields(
-            facts, since=facts.started, up_s=round(now - facts.started, 3), paused=snapshot.paused
+            facts,
+            since=facts.started,
+            up_s=round(now - facts.started, 3),
+            paused=snapshot.paused,
+            paused_by=shared.hold.cause.removeprefix("user:") if shared.hold is not None else "",
+            paused_since=shared.hold.time if shared.hold is not None else None,
         ),
         slurm=_slurm_state(snapshot.slurm),
         providers=[
@@ -381,7 +410,7 @@ def open_breakers(snapshot: Snapshot) -> list[CircuitBreaker]:
     return [b for b in snapshot.breakers if b.until > snapshot.now]
 
 
-def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
+def _pool(pool: Pool, snapshot: Snapshot, plan: Plan, held: Sequence[DrainedSlot]) -> PoolView:
     claims = [c for c in snapshot.claims if c.pool == pool.name]
     wanted = sum(w.nodes for w in plan.target.wants if w.pool == pool.name)
     released = sum(r.pool == pool.name for r in plan.target.releases)
@@ -395,6 +424,11 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan) -> PoolView:
         shape=shape_text(pool.shape),
         free=len(snapshot.free_slots(pool)),
         held=sum(slot in snapshot.drained_slots for slot in pool.slots),
+        holds=[
+            SlotHoldView.from_fields(one, by=one.by.removeprefix("user:"))
+            for one in sorted(held, key=lambda one: (one.since, one.slot))
+            if one.slot in pool.slots
+        ],
         shards=sum(gpu.shards for gpu in gpus),
         free_shards=sum(gpu.free for gpu in gpus),
         wanted=sum(c.state in USABLE for c in claims) + wanted - released,

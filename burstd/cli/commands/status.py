@@ -12,6 +12,7 @@ from burstd.api.answers.text import (
     abbreviated_list,
     ago,
     duration_text,
+    elapsed_text,
     local_time_text,
     money_sums_text,
     plural,
@@ -23,12 +24,21 @@ from burstd.domain.units import size_text
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import ReachabilityView
-    from burstd.api.answers.status import BreakerView, ProviderView, SlurmStateView, StageStatusView, StatusView
+    from burstd.api.answers.status import (
+        BreakerView,
+        PoolView,
+        ProviderView,
+        SlotHoldView,
+        SlurmStateView,
+        StageStatusView,
+        StatusView,
+    )
 
 _POOL_COUNTS = ("wanted", "booting", "ready", "busy", "idle", "leaving", "failed", "free", "slots")
 _POOL_HEADS = ("POOL", "WANTED>", "BOOT>", "READY>", "BUSY>", "IDLE>", "LEAVE>", "FAIL>", "FREE>", "SLOTS>")
 _MAX_BREAKERS = 5
 _MAX_PROJECTS = 5
+_MAX_HOLDS = 3
 _OK = Text("ok", "green")
 
 
@@ -71,7 +81,8 @@ def _print_daemon(out: ConsoleOutput, answer: StatusView) -> None:
         (f"{money_sums_text(answer.cost_per_hour)}/h", "bold"),
     )
     if daemon.paused:
-        out.note(f"on hold: no node is booted or terminated (burstctl unhold): {daemon.paused}", "bold yellow")
+        since = f" for {elapsed_text(daemon.paused_since, now)}, by {daemon.paused_by}" if daemon.paused_since else ""
+        out.note(f"on hold{since}: no node is booted or terminated (burstctl unhold): {daemon.paused}", "bold yellow")
     for alarm in answer.alarms:
         out.note(f"! {alarm}", "bold red")
 
@@ -104,8 +115,20 @@ def _print_pools(out: ConsoleOutput, answer: StatusView) -> None:
             out.note(f"{pool.name}: {pin_text} {plural(pin.nodes, 'node')} {until}, by {pin.by}", "yellow")
         if pool.shards:
             out.note(f"{pool.name}: {pool.free_shards} of {plural(pool.shards, 'shard')} free on nodes in service")
-        if pool.held:
-            out.note(f"{pool.name}: {plural(pool.held, 'slot')} held (burstctl node list)", "yellow")
+        _print_holds(out, pool, now)
+
+
+def _print_holds(out: ConsoleOutput, pool: PoolView, now: datetime) -> None:
+    """Slots that were drained together in a line."""
+    together: dict[tuple[str, str], list[SlotHoldView]] = {}
+    for hold in pool.holds:
+        together.setdefault((hold.by, hold.reason), []).append(hold)
+    for (by, reason), holds in [*together.items()][:_MAX_HOLDS]:
+        slots = abbreviated_list([hold.slot for hold in holds])
+        why = f": {reason}" if reason else ""
+        out.note(f"{pool.name}: {slots} held for {elapsed_text(holds[0].since, now)}, by {by}{why}", "yellow")
+    if len(together) > _MAX_HOLDS:
+        out.note(f"{pool.name}: {plural(pool.held, 'slot')} held in all (burstctl node list)", "yellow")
 
 
 def _print_services(out: ConsoleOutput, answer: StatusView) -> None:
