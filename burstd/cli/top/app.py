@@ -14,6 +14,7 @@ from burstd.api.answers.status import StatusView
 from burstd.api.answers.text import elapsed_text, money_sums_text, plural
 from burstd.cli.plain_text import safe_text
 from burstd.cli.session import ApiClient, DaemonUnreachable
+from burstd.cli.top.driver import ErasingDriver
 from burstd.cli.top.sheet import Sheet
 from burstd.cli.top.views import TABS, VIEWS, Page, RequestRefused, Row, Window, ascii_text, load
 
@@ -40,7 +41,7 @@ class TopApp(App[None]):
     CSS = "Screen { background: ansi_default; color: ansi_default; }"
 
     def __init__(self, burstd: ApiClient, interval_s: float, *, ascii_only: bool = False) -> None:
-        super().__init__(ansi_color=True)
+        super().__init__(driver_class=ErasingDriver, ansi_color=True)
         self.animation_level = "none"
         self.sheet = Sheet()
         self._burstd = burstd
