@@ -17,8 +17,13 @@ from .world import NOW, SNAPSHOT, FixedClock
 def test_a_hold_is_as_old_as_its_first_reason(tmp_path: Path) -> None:
     path, clock = tmp_path / "burstd.db", FixedClock()
     with Store.open(path, clock) as store:
-        for ago, reason, user in ((900, "old", "ada"), (800, "", "ada"), (700, "audit", "ada"), (60, "still", "bob")):
-            clock.time = NOW - ago
+        for earlier, reason, user in (
+            (900, "old", "ada"),
+            (800, "", "ada"),
+            (700, "audit", "ada"),
+            (60, "still", "bob"),
+        ):
+            clock.time = NOW - earlier
             store.set_metadata(PAUSED_KEY, reason, f"user:{user}")
     clock.time = NOW
     with StoreReader.open(path, clock) as reader:

@@ -26,6 +26,8 @@ from burstd.cli.top.app import TopApp
 from burstd.cli.top.views import Window, load
 from burstd.db import Store, StoreReader
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse
+from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView
 from tests.api.fake_backend import FakeBackend, serving_api
 from tests.api.world import NOW, SNAPSHOT, FixedClock, job
@@ -61,6 +63,13 @@ def top(control: Path, interval_s: float = 60.0, **options: Any) -> TopApp:
 
 
 def test_every_view_can_be_reached_and_a_job_and_a_node_opened(control: Path, backend: FakeBackend) -> None:
+    """Nodes are the site's own, too."""
+    assert isinstance(SNAPSHOT.slurm, SlurmView)
+    assert backend.loop is not None
+    own = Node("op1", "IDLE", frozenset({"DRAIN"}), ("onprem",), gres=(Gres("gpu", "", 2),), reason="a fan is loud")
+    slurm = replace(SNAPSHOT.slurm, nodes={**SNAPSHOT.slurm.nodes, "op1": own})
+    backend.loop = (replace(SNAPSHOT, slurm=slurm), backend.loop[1])
+
     async def steps(pilot: Pilot[None]) -> None:
         await shown(pilot, "burstd on ada", "15.50 EUR/h", "[1 status]", "POOL", "4 jobs wait")
         await pilot.press("2")
@@ -76,8 +85,10 @@ def test_every_view_can_be_reached_and_a_job_and_a_node_opened(control: Path, ba
         await shown(pilot, "NODE ", "gpu3", "booting")
         await pilot.press("enter")
         await shown(pilot, "node gpu1", "gpu1 (pool gpu)")
+        await pilot.press("escape", "end", "enter")
+        await shown(pilot, "node op1", "op1 (on premises)", "IDLE+DRAIN a fan is loud")
         await pilot.press("4")
-        assert next(line for line in await shown(pilot, "1-8 of 8") if line.startswith("gpu4")).count("\u2026") == 4
+        assert next(line for line in await shown(pilot, "1-9 of 9") if line.startswith("gpu4")).count("\u2026") == 4
         await pilot.press("5")
         await shown(pilot, "15.50 EUR an hour", "MACHINE TIME")
         await pilot.press("6")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from burstd.api.answers.base import AnswerView, Money, OptionalTime, Time
 
+ON_PREMISES = "on premises"
+"""Stands in the place of the pool of the site's own nodes."""
+
 
 class SlurmNodeView(AnswerView):
     """The node as Slurm has it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -12,6 +12,7 @@ from pydantic import Field
 
 from burstd.api.answers.base import CommandResultView, money_view
 from burstd.api.answers.nodes import (
+    ON_PREMISES,
     DifferencesView,
     DifferenceView,
     EventView,
@@ -49,6 +50,7 @@ from burstd.domain.command import ClearReference, SetReference
 from burstd.domain.errors import BurstdError
 from burstd.domain.plan import Plan
 from burstd.domain.slurm.node import Node
+from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.node.reference import MAX_ANSWER_CHARS
 from burstd.node.validator import SlurmNodeValidator
@@ -72,22 +74,25 @@ def get_nodes(
     every: Annotated[bool, Query(alias="all")] = False,
     search: Annotated[str, Query(max_length=1000)] = "",
     gpus: bool = False,
+    own: bool = False,
     sort: Literal["", "state"] = "",
     limit: ListLimit = 0,
     offset: ListOffset = 0,
 ) -> NodesView:
-    """Live claims and held slots; with ``all`` every slot, with ``gpus`` those of pools with GPUs.
+    """Live claims and held slots; with ``all`` every slot, with ``own`` also the site's own nodes.
 
-    ``search``: a part of the name, the pool or the state.
+    ``gpus``: those with GPUs only; ``search``: a part of the name, the pool or the state.
     """
     (snapshot, plan), now = require_latest_loop(backend), backend.now()
     views = NodeViews(snapshot, plan, caller, now)
-    with_gpus = {p.name for p in snapshot.pools.values() if any(gres.name == "gpu" for gres in p.shape.gres)}
     found = [
         listed
-        for listed in listed_nodes(snapshot, backend.reader.drained_slots())
-        if (not gpus or listed.pool in with_gpus)
-        and (every or listed.claim is not None or listed.hold is not None)
+        for listed in (
+            *listed_nodes(snapshot, backend.reader.drained_slots()),
+            *(own_nodes(snapshot) if own else ()),
+        )
+        if (every or listed.pool == ON_PREMISES or listed.claim is not None or listed.hold is not None)
+        and (not gpus or any(gres.name == "gpu" for gres in listed_gres(snapshot, listed)))
         and (not search or search in f"{listed.slot} {listed.pool} {listed.state}")
     ]
     if sort:
@@ -101,7 +106,8 @@ def get_node(name: str, caller: CallerDep, backend: BackendDep) -> NodeDetailVie
     """One node by its name, or one claim by its id, past ones included, with its history."""
     (snapshot, plan), now, reader = require_latest_loop(backend), backend.now(), backend.reader
     views = NodeViews(snapshot, plan, caller, now)
-    listed = next((n for n in listed_nodes(snapshot, reader.drained_slots()) if name in (n.slot, n.claim_id)), None)
+    every = (*listed_nodes(snapshot, reader.drained_slots()), *own_nodes(snapshot))
+    listed = next((n for n in every if name in (n.slot, n.claim_id)), None)
     if listed is not None:
         found = views.to_view(listed)
     else:
@@ -263,6 +269,20 @@ def listed_nodes(snapshot: Snapshot, slot_holds: Iterable[DrainedSlot]) -> Itera
         yield ListedNode(claim.slot, claim.pool, claim.state, claim, in_slurm=False)
 
 
+def own_nodes(snapshot: Snapshot) -> Iterator[ListedNode]:
+    """The site's own by name: Slurm's nodes that are no slot."""
+    nodes = snapshot.slurm.nodes if isinstance(snapshot.slurm, SlurmView) else {}
+    slots = {slot for pool in snapshot.pools.values() for slot in pool.slots} | {c.slot for c in snapshot.claims}
+    for name in sorted(nodes.keys() - slots, key=_natural):
+        yield ListedNode(name, ON_PREMISES, nodes[name].state.lower())
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """Orders ``n2`` before ``n10``."""
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or 0), name
+
+
 class NodeViews:
     """Slots and claims as one caller may see them."""
 
@@ -276,9 +296,9 @@ class NodeViews:
     def to_view(self, listed: ListedNode) -> NodeView:
         """The slot or claim in an answer."""
         node = _node_in_slurm(self._snapshot, listed.slot) if listed.in_slurm else None
-        pool = self._snapshot.pools.get(listed.pool)
-        gres = pool.shape.gres if pool is not None else node.gres if node is not None else ()
-        cells = gpu_cells(gres, node, listed.claim, self._idle_gpus.get(listed.slot, ()), slot=True)
+        own = listed.pool == ON_PREMISES
+        gres = listed_gres(self._snapshot, listed)
+        cells = gpu_cells(gres, node, listed.claim, self._idle_gpus.get(listed.slot, ()), slot=not own)
         gpus = [cell.mark if cell.state is GpuState.SHARED else cell.state.value for cell in cells]
         if listed.claim is not None:
             view = self.claim_view(listed.claim, listed.hold, in_slurm=listed.in_slurm)
@@ -287,6 +307,7 @@ class NodeViews:
             slot=listed.slot,
             pool=listed.pool,
             state=listed.state,
+            reason=node.reason if own and node is not None else "",
             slurm=_slurm_node_view(node),
             held=_held(listed.hold),
             gpus=gpus,
@@ -319,6 +340,13 @@ class NodeViews:
 def _node_in_slurm(snapshot: Snapshot, slot: str) -> Node | None:
     """Slurm's node; None where Slurm could not be read or has none of the name."""
     return snapshot.slurm.nodes.get(slot) if isinstance(snapshot.slurm, SlurmView) else None
+
+
+def listed_gres(snapshot: Snapshot, listed: ListedNode) -> Sequence[Gres]:
+    """Of its pool, else as Slurm has the node."""
+    pool = snapshot.pools.get(listed.pool)
+    node = _node_in_slurm(snapshot, listed.slot) if pool is None and listed.in_slurm else None
+    return pool.shape.gres if pool is not None else node.gres if node is not None else ()
 
 
 def _slurm_node_view(node: Node | None) -> SlurmNodeView | None:

@@ -76,10 +76,12 @@ def show_node(
 
 def print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:
     """One node or claim, with its history."""
+    from burstd.api.answers.nodes import ON_PREMISES
+
     n, now = answer.node, answer.now
     slot_hold, slurm = n.held, n.slurm
     out.pairs([
-        ("node", f"{n.slot} (pool {n.pool})"),
+        ("node", f"{n.slot} ({n.pool})" if n.pool == ON_PREMISES else f"{n.slot} (pool {n.pool})"),
         ("state", Text.assemble(_state_text(n), f" for {elapsed_text(n.since, now)}" if n.since else "")),
         ("reason", n.reason),
         ("error", n.error),

@@ -214,7 +214,7 @@ _NODE_WIDTHS = (14, 12, 12, 12)
 
 def _nodes(burstd: ApiClient, status: StatusView, window: Window) -> Page:
     del status
-    answer = fetch(burstd, NodesView, "/nodes", _list_params(window))
+    answer = fetch(burstd, NodesView, "/nodes", {**_list_params(window), "own": "true"})
     head = _cells(_NODE_WIDTHS, ("NODE", "STATE", "SINCE", "COST", "FOR"), window.width)
     return Page([_node_row(node, answer, window.width) for node in answer.nodes], answer.total, head)
 
@@ -229,7 +229,7 @@ def _node_row(node: NodeView, answer: NodesView, width: int) -> Row:
 
 def _gpus(burstd: ApiClient, status: StatusView, window: Window) -> Page:
     del status
-    answer = fetch(burstd, NodesView, "/nodes", {**_list_params(window), "all": "true", "gpus": "true"})
+    answer = fetch(burstd, NodesView, "/nodes", {**_list_params(window), "all": "true", "gpus": "true", "own": "true"})
     head = Text.assemble(_cells((14, 12), ("NODE", "STATE", "GPUS "), 31))
     for state, mark in _MARKS.items():
         head.append(f" {mark}", _MARK_STYLES[state]).append(f" {state.partition(' ')[0]}")

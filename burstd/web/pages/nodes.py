@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from burstd.api.answers.base import utc_time
+from burstd.api.answers.nodes import ON_PREMISES
 from burstd.api.dependencies import require_latest_loop
 from burstd.api.routers.jobs import AnnotatedQueue, annotated_queue
 from burstd.api.routers.nodes import NodeViews, get_node
@@ -15,7 +16,7 @@ from burstd.domain.slurm.job import PENDING_STATES, Job
 from burstd.planner.explain.gpu_map import GpuState, count_gpus
 from burstd.planner.explain.job_lookup import request_text
 from burstd.web.listing import Filter, PageNumber, list_page
-from burstd.web.node_list import ON_PREMISES, NodeEntry
+from burstd.web.node_list import NodeEntry
 from burstd.web.rendering import Page, PageDep
 
 MAP_NODES = 256
