@@ -487,14 +487,14 @@ class StoreReader:
             return pages.page(connection, cursor, rows)
 
     def site_bill(
-        self, group: BillGrouping, since: float, until: float, user: str = ""
+        self, group: BillGrouping, since: float, until: float, user: str = "", limit: int | None = None
     ) -> tuple[site_runs.SiteLine, ...]:
         """What jobs cost on nodes of the site's own, from the day (UTC) of ``since`` to that of ``until``.
 
-        ``user``: his jobs; empty: all.
+        ``user``: his jobs; empty: all. ``limit``: as in ``site_lines``.
         """
         with self._database.reading() as connection:
-            return site_runs.site_lines(connection, group, since, until, user)
+            return site_runs.site_lines(connection, group, since, until, user, limit)
 
     def open_site_runs(self) -> list[SiteRun]:
         """Runs of jobs on nodes of the site that have not ended, as far as the record knows."""

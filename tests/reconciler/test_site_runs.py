@@ -122,6 +122,24 @@ def test_every_grouping_adds_up_to_the_same_and_a_user_sees_his_own(store: Store
         assert sums[0].keys() == wanted
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+def test_the_dearest_jobs_are_lines_and_the_others_one_a_currency(store: Store, limit: int) -> None:
+    gpu = {"node_list": ("gpu1",), "gres_per_node": (Gres("gpu", "", 2),)}
+    over = [ended(10 + 4 * n, id=str(n), **(gpu if n == 5 else {})) for n in range(1, 6)]
+    one = recorder(store)
+    one.record(at(20, job("9")), COSTS)
+    one.record(at(60, job("9"), over=tuple(over)), COSTS)
+    every = store.site_bill("job", START - 86400, START + 22)
+    assert [line.key for line in every] == ["5", "4", "3", "9", "2", "1"]
+    lines = store.site_bill("job", START - 86400, START + 22, limit=limit)
+    assert lines[:limit] == every[:limit]
+    for currency in ("EUR", "USD"):
+        left = [line for line in every[limit:] if line.currency == currency]
+        sums = [(sum(line.cost for line in left), sum(line.seconds for line in left), len(left))] if left else []
+        found = [(line.cost, line.seconds, line.others) for line in lines[limit:] if line.currency == currency]
+        assert found == sums
+
+
 def test_prices_hold_from_the_beginning_of_a_run(store: Store) -> None:
     one = recorder(store)
     one.record(at(20, job()), COSTS)

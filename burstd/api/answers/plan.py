@@ -101,6 +101,8 @@ class SiteBillLineView(AnswerView):
     cost: Money
     node_s: float
     """Of nodes, by the jobs' shares of them."""
+    others: int = 0
+    """So many jobs in one line, which are not among the dearest."""
 
 
 class BudgetView(AnswerView):

@@ -50,4 +50,5 @@ def bill_rows(bill: BillView) -> Iterator[Sequence[str]]:
             key = f"({line.others} others)" if line.others else line.key
             yield (since, until, key, kind, cause, f"{cost.amount:f}", cost.currency, f"{machine_s:.3f}", corrects)
     for own in bill.site_lines:
-        yield (since, until, own.key, "site", "", f"{own.cost.amount:f}", own.cost.currency, f"{own.node_s:.3f}", "")
+        key = f"({own.others} others)" if own.others else own.key
+        yield (since, until, key, "site", "", f"{own.cost.amount:f}", own.cost.currency, f"{own.node_s:.3f}", "")

@@ -114,7 +114,7 @@ def get_bill(
     begin, end = bill_window(now, since, until)
     user = "" if caller.admin else caller.user
     lines = backend.reader.bill(group, begin, end, user, limit)
-    site = backend.reader.site_bill(group, begin, end, user)
+    site = backend.reader.site_bill(group, begin, end, user, limit)
     latest = backend.latest_loop()
     rates = Rates() if latest is None else latest[0].rates
     months = bill_months(backend.reader, begin, end, admin=caller.admin)
@@ -171,7 +171,12 @@ def bill_view(
         converted=_converted_total(total, rates),
         months=[*months],
         site_lines=[
-            SiteBillLineView(key=line.key, cost=money_view(line.cost, line.currency), node_s=round(line.seconds, 3))
+            SiteBillLineView(
+                key=line.key,
+                cost=money_view(line.cost, line.currency),
+                node_s=round(line.seconds, 3),
+                others=line.others,
+            )
             for line in site
         ],
         site_total=sum_by_currency((line.cost, line.currency) for line in site),

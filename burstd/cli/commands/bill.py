@@ -202,7 +202,14 @@ def print_bill(out: ConsoleOutput, answer: BillView) -> None:
         )
         out.table(
             (answer.group.upper(), "COST>", "NODE TIME>"),
-            [(line.key or "(all)", money_text(line.cost), duration_text(line.node_s)) for line in answer.site_lines],
+            [
+                (
+                    f"({line.others} others)" if line.others else line.key or "(all)",
+                    money_text(line.cost),
+                    duration_text(line.node_s),
+                )
+                for line in answer.site_lines
+            ],
         )
     if answer.budgets:
         out.blank()

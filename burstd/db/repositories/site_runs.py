@@ -82,29 +82,50 @@ class SiteLine:
     """To a millionth, at the price of nodes that are used all the time."""
     seconds: float
     """Of nodes, by the jobs' shares of them."""
+    others: int = 0
+    """So many jobs in one line, which are not among the dearest."""
 
 
 def site_lines(
-    connection: Connection, group: BillGrouping, since: float, until: float, user: str = ""
+    connection: Connection, group: BillGrouping, since: float, until: float, user: str = "", limit: int | None = None
 ) -> tuple[SiteLine, ...]:
-    """The bill of the site's own nodes, in whole days (UTC), dearest first; by day in order. By pool: by group."""
+    """The bill of the site's own nodes, in whole days (UTC), dearest first; by day in order. By pool: by group.
+
+    ``limit``: by job so many lines, the dearest; what is not among them is one line a currency. None: all.
+    """
     days = range(int(since // DAY_S), ceil(until / DAY_S))
     sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    by = [SITE_CHARGE.c.currency, *([_COLUMNS[group]] if group in _COLUMNS else ())]
-    wanted = [SITE_CHARGE.c.day >= days.start, SITE_CHARGE.c.day < days.stop]
-    if user:
-        wanted.append(SITE_CHARGE.c.user == user)
-    found = select(func.sum(SITE_CHARGE.c.amount), func.sum(SITE_CHARGE.c.milliseconds), *by).where(*wanted)
-    for amount, milliseconds, currency, *name in connection.execute(found.group_by(*by)):
-        _add(sums[_text(name[0]) if name else "", currency], int(amount), int(milliseconds))
+    others: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    limit = limit if group == "job" else None
     for run in open_site_runs(connection):
         for charge in site_charges(run, until) if user in ("", run.payer.user) else ():
             if charge.day in days:
                 _add(sums[_text(_key_of(group, run, charge)), run.currency], charge.amount, charge.milliseconds)
-    lines = [SiteLine(*key, amount * MICRO, milliseconds / 1000) for key, (amount, milliseconds) in sums.items()]
-    if group == "day":
-        return tuple(sorted(lines, key=lambda line: (line.key, line.currency)))
-    return tuple(sorted(lines, key=lambda line: (-line.cost, line.key, line.currency)))
+    by = [SITE_CHARGE.c.currency, *([_COLUMNS[group]] if group in _COLUMNS else ())]
+    wanted = [SITE_CHARGE.c.day >= days.start, SITE_CHARGE.c.day < days.stop]
+    if user:
+        wanted.append(SITE_CHARGE.c.user == user)
+    cost = func.sum(SITE_CHARGE.c.amount)
+    found = select(cost, func.sum(SITE_CHARGE.c.milliseconds), *by).where(*wanted).group_by(*by)
+    for number, (amount, milliseconds, currency, *name) in enumerate(
+        connection.execute(found.order_by(cost.desc(), *by))
+    ):
+        key = (_text(name[0]) if name else "", currency)
+        if limit is None or number < limit or key in sums:
+            _add(sums[key], int(amount), int(milliseconds))
+        else:
+            _add(others[currency], int(amount), int(milliseconds), 1)
+    order = sorted(sums, key=lambda key: key if group == "day" else (-sums[key][0], *key))
+    for key in order[limit:] if limit is not None else ():
+        _add(others[key[1]], *sums[key], 1)
+    return (
+        *(_line(*key, *sums[key]) for key in order[:limit]),
+        *(_line("", currency, *others[currency]) for currency in sorted(others)),
+    )
+
+
+def _line(key: str, currency: str, amount: int, milliseconds: int, others: int = 0) -> SiteLine:
+    return SiteLine(key, currency, amount * MICRO, milliseconds / 1000, others)
 
 
 def _add(sums: list[int], *values: int) -> None:
