@@ -96,6 +96,18 @@ def dataset(d: AssembledDaemon) -> object:
 # Key -> in the first file, in the second, what the daemon holds then, and where. Requirements: the same with the first.
 TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "bill.close_after_days": ("5", "9", 9 * 86400.0, lambda d: d.components.close_after_s()),
+    "rates": (
+        '{date = 2026-01-01, currency = "EUR", worth = {USD = "0.9"}}',
+        '{date = 2026-01-01, currency = "EUR", worth = {USD = "0.8"}}',
+        Decimal("0.8"),
+        lambda d: d.config.tuning.rates.worth["USD"],
+    ),
+    "site.cost": (
+        '{cpu = {nodes = ["n[1-9]"], node_hour = "1.5"}}',
+        '{cpu = {nodes = ["n[1-9]"], node_hour = "2.5"}}',
+        Decimal("2.5"),
+        lambda d: d.config.tuning.site_costs.groups[0].hour.owned,
+    ),
     "bill.keep_years": ("10", "1", 366 * 86400.0, lambda d: d.components.charges_retention_s()),
     "daemon.retention_days": ("400", "30", 30 * 86400.0, lambda d: d.components.retention_s()),
     "daemon.log_level": ('"info"', '"error"', logging.ERROR, lambda _: logging.getLogger().level),
@@ -503,7 +515,7 @@ def said(daemon: AssembledDaemon, folder: Path) -> str:
     daemon.toml.write_text(broken)
     refused = daemon.reloader.reload("test")
     assert not refused.done
-    assert refused.text.startswith(f"{daemon.toml} has 1 fault:\n  line 3: daemon.tick_s: ")
+    assert refused.text.startswith(f"{daemon.toml} has 1 fault:\n  line 4: daemon.tick_s: ")
     of_daemon = {key: value for key, value in before.items() if key not in OF_FILE}
     assert {key: TABLE[key][3](daemon) for key in of_daemon} == of_daemon
     daemon.toml.write_text(text(folder, second=True))
