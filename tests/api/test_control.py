@@ -118,7 +118,7 @@ def test_another_user_sees_the_state_of_things_and_his_own_jobs(nobody: ApiTestC
     ]
     old = root.get("/v1/bill/charges?cursor=" + quote('[951868799,0,-1,"",-1]'))
     assert (old["since"], old["until"]) == ("2000-02-01T00:00:00Z", "2000-02-29T23:59:59Z"), "the first page's month"
-    on_site = {"key": USER, "cost": {"amount": "1.000000", "currency": "EUR"}, "node_s": 1800.0}
+    on_site = {"key": USER, "cost": {"amount": "1.000000", "currency": "EUR"}, "node_s": 1800.0, "others": 0}
     assert nobody.get("/v1/bill?since=0")["site_lines"] == [on_site]
     assert root.get("/v1/bill?since=0&group=pool")["site_total"] == [{"amount": "2.000000", "currency": "EUR"}]
     assert nobody.get("/v1/jobs/90")["nodes"][0]["state"] == "gone"
