@@ -448,6 +448,32 @@ class StoreReader:
         """A single word about the cluster; empty where it was never set."""
         return self._scalar(select(METADATA.c.value).where(METADATA.c.key == key)) or ""
 
+    def bills(
+        self,
+        groups: Collection[bill.BillGrouping],
+        since: float,
+        until: float,
+        user: str = "",
+        limit: int | None = None,
+    ) -> dict[bill.BillGrouping, tuple[bill.BillLine, ...]]:
+        """The bill, split in several ways, as of one moment."""
+        found = {group: bill.Bill(group, since, until, user, limit) for group in groups}
+        lasting = or_(VOLUME.c.billed_until.is_(None), VOLUME.c.billed_until > since)
+        with self._database.reading() as connection:
+            live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
+            known = charges.charges_so_far(connection, live, until, self._clock.now(), self.idle_mode)
+            for one in found.values():
+                for claim in live:
+                    frozen, more = known[claim.id]
+                    one.add_live(claim, more, frozen)
+                one.add_closed(connection)
+            rows = connection.execute(select(VOLUME).where(VOLUME.c.billed_from < until, lasting)).mappings()
+            volumes = [value_from_row(Volume, row) for row in rows]
+        return {
+            group: (*one.lines(), *bill.volume_lines(volumes, group, since, until, user))
+            for group, one in found.items()
+        }
+
     def bill(
         self,
         group: bill.BillGrouping,
@@ -460,19 +486,7 @@ class StoreReader:
 
         ``until`` None: by now. ``user``: what he is charged for; empty: all. ``limit``: as in Bill.
         """
-        end = self._clock.now() if until is None else until
-        found = bill.Bill(group, since, end, user, limit)
-        lasting = or_(VOLUME.c.billed_until.is_(None), VOLUME.c.billed_until > since)
-        with self._database.reading() as connection:
-            live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
-            known = charges.charges_so_far(connection, live, end, self._clock.now(), self.idle_mode)
-            for claim in live:
-                frozen, more = known[claim.id]
-                found.add_live(claim, more, frozen)
-            found.add_closed(connection)
-            rows = connection.execute(select(VOLUME).where(VOLUME.c.billed_from < end, lasting)).mappings()
-            volumes = [value_from_row(Volume, row) for row in rows]
-        return (*found.lines(), *bill.volume_lines(volumes, group, since, end, user))
+        return self.bills([group], since, self._clock.now() if until is None else until, user, limit)[group]
 
     def charge_page(
         self, since: float, until: float, cursor: charge_pages.Cursor, rows: int, user: str = ""

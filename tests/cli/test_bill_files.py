@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -58,7 +60,28 @@ def test_figures_by_hand_are_those_of_each_format(bill: Bill) -> None:
     rows = [*csv.DictReader(bill("--format", "focus").out.splitlines())]
     assert added_up(rows, "x_User", "x_Kind", "x_IdleCause", "BilledCost") == BY_HAND
     assert {row["x_Job"] for row in rows} == {"17", "18", ""}
+    page = " ".join(re.sub(r"<[^>]*>", " ", bill("--format", "html").out).split())
+    assert " 01 September 2026 to 21 September 2026 (UTC) 3.18 EUR " in page
+    assert " ada 1.02 EUR 0.28 work 0.90 EUR, boot 0.12 EUR " in page
+    assert f" {USER} 0.15 EUR 0.04 work 0.15 EUR " in page
+    assert " 17 1.02 EUR 0.28 " in page
+    kinds = ("work 1.05 EUR", "boot 0.12 EUR", "idle 1.95 EUR", "end 0.060 EUR")
+    assert [found for found in kinds if found in page] == [*kinds]
     assert {row["ChargePeriodStart"] for row in rows} == {"2026-09-20T00:00:00Z", "2026-09-21T00:00:00Z"}
+
+
+def test_the_page_needs_nothing_and_runs_nothing(bill: Bill) -> None:
+    page = bill("--format", "html").out
+    assert not re.search(r"<script|<link|<img|src=|href=|url\(|@import|\son\w+=", page)
+    assert page.count("<svg") == 1
+    assert page.count("<rect") == 4 + 6, "a legend, and the kinds of two days"
+
+
+@pytest.mark.skipif(find_spec("weasyprint") is not None, reason="PDF can be had")
+def test_without_the_extra_it_is_said_what_pdf_needs(bill: Bill) -> None:
+    outcome = bill("--format", "pdf")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "PDF needs the extra pdf (pip install 'burstd[pdf]')" in outcome.err
 
 
 def test_no_name_is_a_formula(bill: Bill) -> None:
@@ -80,7 +103,7 @@ def test_users_get_what_they_are_charged_for(bill: Bill) -> None:
     [
         ("--format csv --json", "Say --format or --json, not both."),
         ("--format focus --by job", "--by is of text, json and csv"),
-        ("--format ods", "'ods' is not one of 'text', 'json', 'csv', 'focus'"),
+        ("--format ods", "'ods' is not one of 'text', 'json', 'csv', 'focus', 'html', 'pdf'"),
     ],
 )
 def test_what_cannot_be_had(bill: Bill, words: str, says: str) -> None:

@@ -122,6 +122,10 @@ ANSWERS = {
         "/v1/events?claim=c-gpu3",
     ],
     "/v1/bill": [f"/v1/bill?group={g}" for g in (*get_args(BillGrouping),)],
+    "/v1/bill/charges": ["/v1/bill/charges", "/v1/bill/charges?limit=1"],
+    "/v1/bill/sheet": ["/v1/bill/sheet"],
+    "/v1/bill/months/{month}": ["/v1/bill/months/2026-08"],
+    "/v1/bill/months/{month}/charges": ["/v1/bill/months/2026-08/charges?day=2026-08-01"],
     "/v1/history": ["/v1/history", "/v1/history?series=*", "/v1/history?series=account/*&series=project/*"],
     "/v1/projects": ["/v1/projects"],
     "/v1/projects/{name}": ["/v1/projects/a"],
@@ -143,6 +147,8 @@ ANSWERS = {
     "/v1/reference": ["/v1/reference"],
 }
 """Every route that reads, and what of it is asked for."""
+QUESTIONS = {"/v1/quote"}
+"""Their body is what is asked: they act on nothing."""
 BODIES: dict[str, object] = {
     "/v1/stage/evict": {"kind": "user", "name": OTHER_USER},
     "/v1/jobs/{job_id}/routes": {"port": 8888},
@@ -270,7 +276,8 @@ def test_another_user_learns_nothing_of_a_job(served: tuple[FakeBackend, Path], 
 @pytest.mark.parametrize(("user", "group"), [("root", ""), (THIRD, GROUP)])
 def test_administrators_see_all_of_it(served: tuple[FakeBackend, Path], user: str, group: str) -> None:
     said = answers(served[1], user, group)
-    assert {status for status, _ in said.values()} == {200}
+    # No month is closed.
+    assert {status for url, (status, _) in said.items() if "/months/" not in url} == {200}
     assert ALARM in said["/v1/status"][1]
     telling = {url.partition("?")[0] for url, (_, text) in said.items() if SECRET in text}
     assert telling >= {f"/v1/jobs/{WHOLE}/use", f"/v1/jobs/{LEFT}/use"}
@@ -295,7 +302,8 @@ def test_nobody_acts_on_what_is_anothers(served: tuple[FakeBackend, Path], user:
     backend, path = served
     held = list(backend.routes.routes)
     backend.commands.clear()
-    for route, methods in paths(backend).items():
+    acting = {route: methods for route, methods in paths(backend).items() if route not in QUESTIONS}
+    for route, methods in acting.items():
         for method in sorted(methods - {"get"}):
             url = re.sub(r"\{(\w+)\}", lambda part: {"job_id": WHOLE, "pool": "gpu"}.get(part[1], "sandbox"), route)
             with ApiTestClient(path, pwd.getpwnam(user).pw_uid) as client:

@@ -183,3 +183,16 @@ class BillView(AnswerView):
     """Of ``site_lines``; no part of ``total``, which is what clouds charge."""
     budgets: list[BudgetView] = []
     """Those that the caller may see, whatever the bill's time and group."""
+
+
+class BillSheetView(AnswerView):
+    """A bill as it is handed on: the same charges split in several ways, as of one moment."""
+
+    cluster: str
+    user: str
+    """Whose bill it is; empty: everybody's."""
+    accounts: BillView
+    users: BillView
+    days: BillView
+    jobs: BillView
+    """The dearest; the others are one line."""

@@ -1,4 +1,4 @@
-"""Single charges of a bill, in pages: what is handed on."""
+"""What is handed on of a bill: its single charges, in pages, and the sheet."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from pydantic import TypeAdapter, ValidationError
 
 from burstd.api.answers.base import Money
 from burstd.api.answers.charges import ChargedView, ChargesView, ChargeView
+from burstd.api.answers.plan import BillSheetView
 from burstd.api.backend import SLICE
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, Timestamp
-from burstd.api.routers.status import bill_window
+from burstd.api.routers.closed_months import bill_months
+from burstd.api.routers.status import bill_view, bill_window, current_rates
 from burstd.db import ChargeLine, Cursor
+from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.billing.costs import MICRO
 from burstd.domain.billing.use import day_text
 from burstd.domain.claim import Claim
 from burstd.domain.volume import Volume
 
 _MAX_PAGE = 5000
+_SHEET_GROUPS: tuple[BillGrouping, ...] = ("account", "user", "day", "job")
+_SHEET_JOBS = 30
 _CURSOR = TypeAdapter(Cursor)
 
 router = APIRouter(prefix="/v1")
@@ -31,7 +36,7 @@ def get_charges(
     since: Timestamp | None = None,
     until: Timestamp | None = None,
     cursor: Annotated[str, Query(max_length=500)] = "",
-    limit: Annotated[int, Query(ge=1, le=_MAX_PAGE)] = 2000,
+    limit: Annotated[int, Query(ge=1, le=_MAX_PAGE)] = 1000,
 ) -> ChargesView:
     """Each charge of a bill, about ``limit`` a page; they add up to ``/v1/bill`` of the same time.
 
@@ -55,6 +60,30 @@ def get_charges(
     return ChargesView(
         now=now, since=begin, until=end, cluster=cluster, charges=charges, things=[*things.values()],
         next="" if after is None else _CURSOR.dump_json(after).decode(),
+    )  # fmt: skip
+
+
+@router.get("/bill/sheet")
+def get_sheet(
+    caller: CallerDep, backend: BackendDep, since: Timestamp | None = None, until: Timestamp | None = None
+) -> BillSheetView:
+    """A bill as it is handed on: by account, user, day and job, the dearest of these.
+
+    Times and what is seen as in ``/v1/bill``.
+    """
+    now = backend.now()
+    begin, end = bill_window(now, since, until)
+    backend.precedence().wait()
+    user = "" if caller.admin else caller.user
+    reader, rates = backend.reader, current_rates(backend)
+    months = bill_months(reader, begin, end, admin=caller.admin)
+    bills = {}
+    for group, lines in reader.bills(_SHEET_GROUPS, begin, end, user, _SHEET_JOBS).items():
+        site = reader.site_bill(group, begin, end, user, _SHEET_JOBS)
+        bills[group] = bill_view(lines, group, begin, end, now, [], rates, months, site)
+    return BillSheetView(
+        cluster=backend.daemon_info().cluster, user=user, accounts=bills["account"], users=bills["user"],
+        days=bills["day"], jobs=bills["job"],
     )  # fmt: skip
 
 

@@ -115,10 +115,15 @@ def get_bill(
     user = "" if caller.admin else caller.user
     lines = backend.reader.bill(group, begin, end, user, limit)
     site = backend.reader.site_bill(group, begin, end, user, limit)
-    latest = backend.latest_loop()
-    rates = Rates() if latest is None else latest[0].rates
+    rates = current_rates(backend)
     months = bill_months(backend.reader, begin, end, admin=caller.admin)
     return bill_view(lines, group, begin, end, now, _visible_budgets(caller, backend), rates, months, site)
+
+
+def current_rates(backend: Backend) -> Rates:
+    """The site's, as of the last loop."""
+    latest = backend.latest_loop()
+    return Rates() if latest is None else latest[0].rates
 
 
 def bill_window(now: float, since: float | None, until: float | None) -> tuple[float, float]:

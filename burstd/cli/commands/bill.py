@@ -19,7 +19,7 @@ from burstd.api.answers.text import (
     plural,
     utc_date_text,
 )
-from burstd.cli.commands.bill_files import write_csv, write_focus
+from burstd.cli.commands.bill_files import write_csv, write_focus, write_html, write_pdf
 from burstd.cli.commands.bill_reconcile import reconcile_bill
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.plain_text import print_json
@@ -40,6 +40,11 @@ class BillFormat(StrEnum):
     JSON = "json"
     CSV = "csv"
     FOCUS = "focus"
+    HTML = "html"
+    PDF = "pdf"
+
+
+_WHOLE = {BillFormat.FOCUS: write_focus, BillFormat.HTML: write_html, BillFormat.PDF: write_pdf}
 
 
 class BillGroup(StrEnum):
@@ -67,7 +72,7 @@ def bill(
     until: Annotated[str, typer.Option(metavar="TIME", help="To the end of the day of; default: now.")] = "",
     month: Annotated[str, typer.Option(metavar="MONTH", help="This month (UTC): 2026-10.")] = "",
     form: Annotated[
-        BillFormat, typer.Option("--format", help="csv: a row for each line and kind; focus: FOCUS 1.2, each charge.")
+        BillFormat, typer.Option("--format", help="csv: rows; focus: FOCUS 1.2, each charge; html, pdf: to print.")
     ] = BillFormat.TEXT,
     limit: Annotated[
         int, typer.Option(min=1, max=10_000, help="By job or claim, so many lines; the others as one.")
@@ -82,10 +87,10 @@ def bill(
     if burstd.json and form not in (BillFormat.TEXT, BillFormat.JSON):
         burstd.fail(ExitCode.USAGE, "Say --format or --json, not both.")
     params: dict[str, str | int | float] = {**_period(burstd, since, until, month)}
-    if form is BillFormat.FOCUS:
+    if form in _WHOLE:
         if by is not None:
-            burstd.fail(ExitCode.USAGE, "--by is of text, json and csv: this format has each charge.")
-        write_focus(burstd, params)
+            burstd.fail(ExitCode.USAGE, f"--by is of text, json and csv: {form} has all of it.")
+        _WHOLE[form](burstd, params)
         return
     params["group"] = "account" if by is BillGroup.PROJECT else (by or BillGroup.USER).value
     params["limit"] = limit

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from burstd.cli.plain_text import safe_text
-from burstd.cli.session import ApiClient
+from burstd.cli.session import ApiClient, ExitCode
 
 if TYPE_CHECKING:
     from burstd.api.answers.charges import ChargesView
@@ -27,6 +27,32 @@ def write_focus(burstd: ApiClient, period: Mapping[str, str | int | float]) -> N
     from burstd.api.bill_files.table import csv_lines
 
     _write(csv_lines(focus_rows(charge_pages(burstd, period))))
+
+
+def write_html(burstd: ApiClient, period: Mapping[str, str | int | float]) -> None:
+    """One page, to print."""
+    sys.stdout.write(_page(burstd, period))
+
+
+def write_pdf(burstd: ApiClient, period: Mapping[str, str | int | float]) -> None:
+    """The page as PDF."""
+    if sys.stdout.isatty():
+        burstd.fail(ExitCode.USAGE, "A terminal shows no PDF: burstctl bill --format pdf > bill.pdf")
+    try:
+        from weasyprint import HTML
+    except (ImportError, OSError) as error:  # OSError: Pango is missing
+        burstd.fail(
+            ExitCode.NEGATIVE,
+            f"PDF needs the extra pdf (pip install 'burstd[pdf]') and Pango: {error}. A browser prints --format html.",
+        )
+    HTML(string=_page(burstd, period)).write_pdf(sys.stdout.buffer)
+
+
+def _page(burstd: ApiClient, period: Mapping[str, str | int | float]) -> str:
+    from burstd.api.answers.plan import BillSheetView
+    from burstd.api.bill_files.page import bill_page
+
+    return bill_page(burstd.parse(BillSheetView, burstd.get_json("/bill/sheet", period)))
 
 
 def charge_pages(burstd: ApiClient, period: Mapping[str, str | int | float]) -> Iterator[ChargesView]:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date, datetime, timedelta
-from typing import get_args
+from typing import Literal, get_args
 
 from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
 from burstd.api.answers.base import Money, utc_time
+from burstd.api.answers.charges import ChargesView
+from burstd.api.bill_files.focus import focus_rows
+from burstd.api.bill_files.page import bill_page
+from burstd.api.bill_files.table import bill_rows, csv_lines
 from burstd.api.dependencies import ApiError
+from burstd.api.routers.bill import get_charges, get_sheet
 from burstd.api.routers.status import current_cost_per_hour
 from burstd.db.repositories.bill import BillGrouping
 from burstd.web.listing import Filter, PageNumber, list_page
 from burstd.web.rendering import Page, PageDep
 
+BillFile = Literal["bill.csv", "focus.csv", "bill.html"]
+_ROWS_AT_A_TIME = 1000
 _GROUPS = get_args(BillGrouping)
 _FIRST_YEAR = 1970
 _LABELS = {"account": "project", "claim": "machine"}
@@ -33,11 +41,7 @@ def costs_page(
 ) -> HTMLResponse:
     """The bill from one day to another, both included (UTC); without them since the first of the month."""
     begin, end = _day(since, "From"), _day(until, "Until")
-    bill = page.bill(
-        group,
-        begin.timestamp() if begin is not None else None,
-        (end + timedelta(days=1)).timestamp() if end is not None else None,
-    )
+    bill = page.bill(group, *_window(since, until))
     asked = {"group": group, "since": f"{begin:%F}" if begin else "", "until": f"{end:%F}" if end else ""}
     listing = list_page(bill.lines, number, "/costs", asked)
     first = utc_time(page.backend.now()).replace(day=1)
@@ -51,7 +55,42 @@ def costs_page(
         label=_LABELS.get(group, group),
         asked=asked,
         rate=_rate(page),
+        files=get_args(BillFile),
         last_month=(f"{last_month:%Y-%m}-01", f"{last_month:%F}"),
+    )
+
+
+@router.get("/costs/{name}")
+def download(
+    page: PageDep, name: BillFile, *, group: BillGrouping = "user", since: Filter = "", until: Filter = ""
+) -> Response:
+    """The bill as a file: ``bill.csv`` is split by ``group``, ``focus.csv`` has each charge, ``bill.html`` prints."""
+    begin, end = _window(since, until)
+    text: str | Iterator[str]
+    if name == "bill.csv":
+        text = "".join(csv_lines(bill_rows(page.bill(group, begin, end))))
+    elif name == "focus.csv":
+        text = csv_lines(focus_rows(_charge_pages(page, begin, end)))
+    else:
+        text = bill_page(get_sheet(page.caller, page.backend, begin, end))
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    media_type = "text/html" if name == "bill.html" else "text/csv"
+    return StreamingResponse(iter([text]) if isinstance(text, str) else text, headers=headers, media_type=media_type)
+
+
+def _charge_pages(page: Page, since: float | None, until: float | None) -> Iterator[ChargesView]:
+    cursor, more = "", True
+    while more:
+        found = get_charges(page.caller, page.backend, since, until, cursor, _ROWS_AT_A_TIME)
+        yield found
+        cursor, more = found.next, bool(found.next)
+
+
+def _window(since: str, until: str) -> tuple[float | None, float | None]:
+    begin, end = _day(since, "From"), _day(until, "Until")
+    return (
+        begin.timestamp() if begin is not None else None,
+        (end + timedelta(days=1)).timestamp() if end is not None else None,
     )
 
 
