@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
 
 import policies.limits
 from burstd.domain.plan import Plan
@@ -15,6 +16,7 @@ from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.explain.explain import explain_job
 from burstd.planner.explain.job_comment import MAX_COMMENT_LENGTH, JobComments
 from burstd.planner.explain.job_options import job_variants
+from burstd.planner.explain.quote import quote_jobs
 from burstd.planner.explain.what_if import helpful_changes
 from burstd.planner.policy_chain import make_target
 from burstd.testing.policy.strategies import snapshots
@@ -78,3 +80,21 @@ def _changes_help(snapshot: Snapshot, plan: Plan, job: Job) -> None:
         # With the whole queue behind it, as it will be.
         jobs = tuple(changed if j.id == job.id else j for j in snapshot.slurm.jobs)
         assert served(replace(snapshot, slurm=replace(snapshot.slurm, jobs=jobs)), changed), change
+
+
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
+@given(snapshots(), st.integers(min_value=0))
+def test_each_job_has_a_quote_in_any_situation(snapshot: Snapshot, number: int) -> None:
+    if not isinstance(snapshot.slurm, SlurmView) or not snapshot.slurm.jobs:
+        return
+    asked = snapshot.slurm.jobs[number % len(snapshot.slurm.jobs)]
+    one = replace(asked, id="", het_job_id="", het_offset=0, array_tasks="", array_job_id="", dependency="")
+    usable = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
+    target = decide(snapshot)
+    (found,) = quote_jobs(snapshot, Plan((), target, target.remarks), [one], usable, decide)
+    event(f"{sum(way.taken for way in found.ways)} ways")
+    for way in found.ways:
+        assert way.taken or way.reason
+        assert way.start is None or snapshot.now <= way.start.p10 <= way.start.p50 <= way.start.p90
+        assert way.start is None or way.end is not None
+        assert way.worst is None or way.expected is not None
