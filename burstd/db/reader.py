@@ -461,7 +461,7 @@ class StoreReader:
         lasting = or_(VOLUME.c.billed_until.is_(None), VOLUME.c.billed_until > since)
         with self._database.reading() as connection:
             live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
-            known = charges.charges_so_far(connection, live, until, self._clock.now(), self.idle_mode)
+            known = charges.charges_so_far(connection, live, until, self.idle_mode)
             for one in found.values():
                 for claim in live:
                     frozen, more = known[claim.id]
@@ -536,8 +536,7 @@ class StoreReader:
         wanted = _LIVE_CLAIMS.where(or_(*(CLAIM.c.id.in_(some) for some in of)))
         with self._database.reading() as connection:
             live = [value_from_row(Claim, row) for row in connection.execute(wanted).mappings()]
-            now = self._clock.now()
-            known = charges.charges_so_far(connection, live, now, now, self.idle_mode)
+            known = charges.charges_so_far(connection, live, self._clock.now(), self.idle_mode)
             for currency, amount in connection.execute(sums.group_by(CHARGE.c.currency)):
                 found[currency] += int(amount)
         for claim in live:

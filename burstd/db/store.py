@@ -271,7 +271,7 @@ class Store(StoreReader):
                 claim = self._claims.transition(
                     session, claim_id, old, ClaimState.VALIDATING, onward.reason, "burstd", fields
                 )
-            charges.hand_over_runs(session.connection(), claim_id, former_id)
+            charges.hand_over(session.connection(), before, former_id)
             self._claims.insert(session, [former], "burstd")
             return claim
 
@@ -344,7 +344,7 @@ class Store(StoreReader):
 
     def _charge(self, session: Session, claim: Claim, *, booked: bool) -> None:
         """Of one that is gone. ``booked``: what was charged before is booked already."""
-        was, now = charges.close_claim(session.connection(), claim, self._clock.now(), self.idle_mode)
+        was, now = charges.close_claim(session.connection(), claim, self.idle_mode)
         self._ledger.book_charges(session, claim.offer.currency, was if booked else (), now)
 
     def close_months(self, after_s: float) -> tuple[ClosedMonth, ...]:

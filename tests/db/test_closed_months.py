@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, text, update
 
 from burstd.db import Store
+from burstd.db.repositories.bill import BillGrouping
 from burstd.db.tables import CHARGE
 from burstd.domain.billing.closing import COLUMNS, ClosedMonth, close_month, days_of, month_file
 from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun, IdleMode
@@ -96,7 +97,9 @@ def test_a_month_is_closed_when_its_time_has_come_with_what_machines_that_are_up
     assert file_of(across, "2026-11")
 
 
-def test_what_differs_later_is_a_correction_of_the_day_on_which_it_was_found(across: Store, clock: ManualClock) -> None:
+def test_what_differs_later_is_a_correction_on_the_first_day_of_the_first_open_month(
+    across: Store, clock: ManualClock
+) -> None:
     clock.time = at(11, 6)
     across.close_months(WAIT_S)
     begun = at(10, 31, 23) + 100
@@ -112,7 +115,7 @@ def test_what_differs_later_is_a_correction_of_the_day_on_which_it_was_found(acr
     assert {key: n for key, n in rows(across, "2026-11").items() if key[-1]} == expected
     lines = {line.key: line for line in across.bill("user", at(11, 1))}
     assert {(p.kind, p.corrects): str(p.cost) for p in lines["ann"].parts} == {("work", "2026-10"): "0.500000"}
-    assert [line.key for line in across.bill("day", at(11, 1))] == ["2026-11-06"]
+    assert [line.key for line in across.bill("day", at(11, 1))] == ["2026-11-01"]
     assert across.job_cost("17") == {"EUR": Decimal("0.600000")}
     check(across, across.find_claims(), clock.time)
     check_unchanged(across)
@@ -120,6 +123,64 @@ def test_what_differs_later_is_a_correction_of_the_day_on_which_it_was_found(acr
     across.close_months(WAIT_S)
     across.update_claim("c1", billed_until=at(10, 31, 23) + 1600)
     assert rows(across, "2026-12") == {("idle", "keep_alive", "", "-1.000000", "2026-10"): 1}
+    check(across, across.find_claims(), clock.time)
+    check_unchanged(across)
+
+
+def test_corrections_of_a_machine_that_is_up_stay_in_one_month_and_are_closed_with_it(
+    across: Store, clock: ManualClock
+) -> None:
+    clock.time = at(11, 6)
+    across.close_months(WAIT_S)
+    begun = at(10, 31, 23) + 100
+    across.save_runs([ClaimRun("c1", ANN, begun, WHOLE, begun + 500)])  # seen late
+    for clock.time in (at(11, 7), at(12, 3), at(12, 6)):
+        if clock.time == at(12, 6):
+            across.close_months(WAIT_S)
+        [ann] = [line for line in across.bill("user", at(11, 1), at(12, 1)) if line.key == "ann"]
+        assert [(part.corrects, str(part.cost)) for part in ann.parts] == [("2026-10", "0.500000")]
+        assert not any(part.corrects for line in across.bill("day", at(11, 2)) for part in line.parts)
+    corrections = {
+        ("work", "", "ann", "0.500000", "2026-10"): 1, ("idle", "before_first_job", "", "-3.500000", "2026-10"): 1,
+        ("idle", "keep_alive", "", "3.000000", "2026-10"): 1,
+    }  # fmt: skip
+    assert {key: n for key, n in rows(across, "2026-11").items() if key[-1]} == corrections
+    check(across, across.claims(), clock.time)
+    across.save_runs([ClaimRun("c1", BOB, at(11, 20), WHOLE, at(11, 21))])
+    clock.time = at(12, 7)
+    end(across, "c1", clock)
+    assert {key[-1] for key in rows(across, "2026-12")} == {"", "2026-11", "2026-10"}
+    check(across, across.find_claims(), clock.time)
+    check_unchanged(across)
+
+
+def test_what_closed_months_have_of_a_machine_that_is_handed_over_moves_in_the_month_in_which_it_is(
+    across: Store, clock: ManualClock
+) -> None:
+    def spent() -> dict[str, str]:
+        return {one.month: str(one.amount) for one in across.spending() if not one.kind}
+
+    def costs(group: BillGrouping) -> dict[str, str]:
+        return {line.key: str(line.cost) for line in across.bill(group, at(11, 1), min(clock.time, at(12, 1)))}
+
+    clock.time = at(11, 6)
+    across.close_months(WAIT_S)
+    clock.time = at(11, 10)
+    across.transition_claim("c1", S.IN_SERVICE, S.DRAINING, "idle")
+    across.hand_over_claim("c1", S.DRAINING, planned("x", "gpu002", offer=CENTS, pool="other"), "c0")
+    assert costs("claim") == {"c0": "781.200000", "c1": "-3.600000"}
+    assert costs("pool") == {"gpu": "777.600000"}
+    assert costs("user") == {"": "777.600000", "ann": "0.000000"}
+    assert spent() == {"2026-10": "3.600000", "2026-11": "777.600000"}
+    check(across, across.find_claims(), clock.time)
+    for old, new in ((S.VALIDATING, S.READY), (S.READY, S.IN_SERVICE)):
+        across.transition_claim("c1", old, new, "so")
+    clock.time = at(12, 6)
+    [november] = across.close_months(WAIT_S)
+    assert november.totals == {"EUR": Decimal("2592.000000")}
+    assert costs("pool") == {"gpu": "777.600000", "other": "1814.400000"}
+    end(across, "c1", clock)
+    assert spent() == {"2026-10": "3.600000", "2026-11": "2592.000000", "2026-12": "432.000000"}
     check(across, across.find_claims(), clock.time)
     check_unchanged(across)
 
@@ -187,6 +248,30 @@ def test_months_that_a_clock_which_was_ahead_closed_are_open_again(across: Store
     clock.time = at(11, 6)
     across.close_months(WAIT_S)
     check(across, across.find_claims(), clock.time)
+    check_unchanged(across)
+
+
+def test_what_a_clock_which_was_ahead_corrected_is_of_the_first_day_that_is_open_again(
+    across: Store, clock: ManualClock
+) -> None:
+    clock.time = at(11, 2)
+    end(across, "c1", clock)
+    begin(across, planned("c2", offer=CENTS), clock=clock)
+    end(across, "c2", clock)
+    clock.time = at(11, 6)
+    [october] = across.close_months(WAIT_S)
+    ahead_s = at(12, 20) - clock.time
+    clock.time += ahead_s
+    [_] = across.close_months(WAIT_S)
+    across.update_claim("c1", billed_until=at(10, 31, 23) + 1000)
+    across.update_claim("c2", billed_until=at(11, 2) + 50)
+    assert {key[-1] for key in rows(across, "2026-12")} == {"2026-10", "2026-11"}
+    across.purge(clock.time)
+    clock.time -= ahead_s
+    across.shift_late_times(clock.time, ahead_s)
+    assert across.closed_months() == (october,)
+    assert rows(across, "2026-12") == {}
+    assert sum(line.cost for line in across.bill("user", 0.0)) == Decimal("1.050000")
     check_unchanged(across)
 
 

@@ -88,7 +88,7 @@ class ChargePages:
         lived = or_(CLAIM.c.state != ClaimState.GONE, CLAIM.c.since > cursor.moment)
         query = select(CLAIM).where(lived, CLAIM.c.id > cursor.thing).order_by(CLAIM.c.id).limit(_THINGS)
         claims = [value_from_row(Claim, row) for row in connection.execute(query).mappings()]
-        known = charges_so_far(connection, claims, min(self._until, cursor.moment), cursor.moment, self._idle)
+        known = charges_so_far(connection, claims, min(self._until, cursor.moment), self._idle)
         return [*self._lines((claim, [*chain(*known[claim.id])]) for claim in claims)], _after(cursor, claims)
 
     def _volumes(self, connection: Connection, cursor: Cursor, _: int) -> tuple[list[ChargeLine], Cursor | None]:

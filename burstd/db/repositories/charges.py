@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import ceil
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Text, delete, func, insert, or_, select, type_coerce, update
@@ -17,7 +16,6 @@ from burstd.db.repositories.journal import claim_subject
 from burstd.db.tables import CHARGE, CLAIM_RUN, CLOSED_MONTH, EVENT
 from burstd.domain.billing.closing import days_of, is_frozen, unfrozen
 from burstd.domain.billing.use import (
-    DAY_S,
     Charge,
     ClaimRun,
     IdleMode,
@@ -66,12 +64,15 @@ def run_of_row(row: Mapping[Any, Any]) -> ClaimRun:
     return ClaimRun(row["claim_id"], payer, row["started"], row["share"], row["ended"], row["run_start"])
 
 
-def hand_over_runs(connection: Connection, claim_id: str, former_id: str) -> None:
-    """The runs of a claim so far are those of its former life."""
-    connection.execute(update(CLAIM_RUN).where(CLAIM_RUN.c.claim_id == claim_id).values(claim_id=former_id))
+def hand_over(connection: Connection, claim: Claim, former_id: str) -> None:
+    """The runs of a claim so far are those of its former life, and what closed months have of it is taken back."""
+    connection.execute(update(CLAIM_RUN).where(CLAIM_RUN.c.claim_id == claim.id).values(claim_id=former_id))
+    on_record = _charges_on_record(connection, [claim])[claim.id]
+    taken_back = unfrozen((), [charge for _, charge in on_record], first_open_day(connection))
+    _add(connection, claim, taken_back, [number for number, _ in on_record])
 
 
-def close_claim(connection: Connection, claim: Claim, now: float, idle: IdleMode) -> tuple[list[Charge], list[Charge]]:
+def close_claim(connection: Connection, claim: Claim, idle: IdleMode) -> tuple[list[Charge], list[Charge]]:
     """Writes the charges of a claim that is GONE, in place of those that it had; returns these, and the new ones.
 
     Those of closed months stay: what differs there is charged as a correction.
@@ -84,20 +85,20 @@ def close_claim(connection: Connection, claim: Claim, now: float, idle: IdleMode
         after = shared_charges(claim)
     else:
         [after] = charges_of(connection, [claim], claim.since, idle).values()
-    after = unfrozen(after, kept.values(), first_open, _today(now))
+    after = unfrozen(after, kept.values(), first_open)
     if sorted(before) != sorted(after := [*kept.values(), *after]):
         connection.execute(delete(CHARGE).where(CHARGE.c.claim_id == claim.id, *_not_frozen(first_open)))
-        if rows := charge_rows(claim, after[len(kept) :], max(kept, default=-1) + 1):
-            connection.execute(insert(CHARGE), rows)
+        _add(connection, claim, after[len(kept) :], kept)
     still = (CLAIM_RUN.c.claim_id == claim.id, CLAIM_RUN.c.ended.is_(None))
     end = claim.since if claim.billed_until is None else claim.billed_until
     connection.execute(update(CLAIM_RUN).where(*still).values(ended=end))
     return before, after
 
 
-def _today(now: float) -> int:
-    """The day that a bill up to now ends with."""
-    return ceil(now / DAY_S) - 1
+def _add(connection: Connection, claim: Claim, charges: Iterable[Charge], numbers: Iterable[int]) -> None:
+    """``numbers``: those that charges of this claim on record have."""
+    if rows := charge_rows(claim, charges, max(numbers, default=-1) + 1):
+        connection.execute(insert(CHARGE), rows)
 
 
 def first_open_day(connection: Connection) -> int:
@@ -123,25 +124,25 @@ def _charges_on_record(connection: Connection, claims: Sequence[Claim]) -> Mappi
 
 
 def charges_so_far(
-    connection: Connection, claims: Sequence[Claim], until: float, now: float, idle: IdleMode
+    connection: Connection, claims: Sequence[Claim], until: float, idle: IdleMode
 ) -> dict[str, tuple[list[Charge], list[Charge]]]:
     """What closed months have on record of these claims, which live, and what else they are charged by ``until``."""
     first_open, on_record = first_open_day(connection), _charges_on_record(connection, claims)
     found = {}
     for claim_id, cost in charges_of(connection, claims, until, idle).items():
         kept = [charge for _, charge in on_record[claim_id] if is_frozen(charge, first_open)]
-        found[claim_id] = kept, unfrozen(cost, kept, first_open, _today(now))
+        found[claim_id] = kept, unfrozen(cost, kept, first_open)
     return found
 
 
 def freeze(connection: Connection, claims: Sequence[Claim], month: str, now: float, idle: IdleMode) -> None:
-    """Writes what claims that live are charged for a month, the first one that is open."""
-    days, on_record = days_of(month), _charges_on_record(connection, claims)
+    """Writes what claims that live are charged in a month, the first one that is open, corrections included."""
+    days, first_open, on_record = days_of(month), first_open_day(connection), _charges_on_record(connection, claims)
     cost = charges_of(connection, claims, now, idle)
     for claim in claims:
-        number = max((number for number, _ in on_record[claim.id]), default=-1) + 1
-        if rows := charge_rows(claim, (one for one in cost[claim.id] if one.day in days), number):
-            connection.execute(insert(CHARGE), rows)
+        more = unfrozen(cost[claim.id], [charge for _, charge in on_record[claim.id]], first_open)
+        numbers = [number for number, _ in on_record[claim.id]]
+        _add(connection, claim, (one for one in more if one.day in days), numbers)
 
 
 def charge_rows(claim: Claim, charges: Iterable[Charge], first: int = 0) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, or_, select, update
 
 from burstd.db.codec import value_from_row
 from burstd.db.repositories import charges
@@ -69,14 +69,20 @@ def close(connection: Connection, live: Sequence[Claim], month: str, now: float,
 def reopen(connection: Connection, true_time: float) -> list[str]:
     """Opens months again that had not ended by then: a clock that was ahead closed them.
 
-    Returns the claims with corrections of those months: they are to be charged anew.
+    Corrections of months that stay closed are of the first open day, as ever. Returns the claims that are gone and have
+    corrections of those months: they are to be charged anew.
     """
     first = month_of(true_time)
     if not connection.execute(delete(CLOSED_MONTH).where(CLOSED_MONTH.c.month >= first)).rowcount:
         return []
+    day, corrects = days_of(first).start, CHARGE.c.corrects
     live = select(CLAIM.c.id).where(CLAIM.c.state != ClaimState.GONE)
-    connection.execute(delete(CHARGE).where(CHARGE.c.day >= days_of(first).start, CHARGE.c.claim_id.in_(live)))
-    return list(connection.execute(select(CHARGE.c.claim_id).distinct().where(CHARGE.c.corrects >= first)).scalars())
+    opened = (CHARGE.c.day >= day, or_(corrects == "", corrects >= first))
+    connection.execute(delete(CHARGE).where(*opened, CHARGE.c.claim_id.in_(live)))
+    connection.execute(update(CHARGE).where(corrects != "", CHARGE.c.day > day).values(day=day))
+    gone = select(CLAIM.c.id).where(CLAIM.c.state == ClaimState.GONE)
+    wrong = select(CHARGE.c.claim_id).distinct().where(corrects >= first, CHARGE.c.claim_id.in_(gone))
+    return list(connection.execute(wrong).scalars())
 
 
 def purge(connection: Connection, before: float) -> None:

@@ -64,11 +64,11 @@ def is_frozen(charge: Charge, first_open: int) -> bool:
     return charge.day < first_open or "" < charge.corrects < day_text(first_open)[:7]
 
 
-def unfrozen(charges: Iterable[Charge], kept: Iterable[Charge], first_open: int, today: int) -> list[Charge]:
+def unfrozen(charges: Iterable[Charge], kept: Iterable[Charge], first_open: int) -> list[Charge]:
     """What is to stand beside ``kept`` so that a claim is charged for what it has cost.
 
     ``charges``: all that it has cost. ``kept``: its charges of closed months, and corrections of such. ``first_open``:
-    the first day of the first month that is not closed. What differs in a closed month is a correction, booked today.
+    the first day of the first month that is not closed. What differs in a closed month is a correction, of that day.
     """
     due: defaultdict[tuple[str, Kind, str, Payer], list[int]] = defaultdict(lambda: [0, 0])
     found = []
@@ -80,10 +80,9 @@ def unfrozen(charges: Iterable[Charge], kept: Iterable[Charge], first_open: int,
             sums = due[one.corrects or day_text(one.day)[:7], one.kind, one.cause, one.payer]
             sums[0] += sign * one.amount
             sums[1] += sign * one.milliseconds
-    day = max(today, first_open)
     for (month, kind, cause, payer), (amount, milliseconds) in due.items():
         if amount or milliseconds:
-            found.append(Charge(day, kind, cause, payer, amount, milliseconds, month))
+            found.append(Charge(first_open, kind, cause, payer, amount, milliseconds, month))
     return found
 
 

@@ -15,10 +15,13 @@ SpentKey = tuple[str, str, str, str]
 
 
 def charges_by_payer_and_month(charges: Iterable[Charge], currency: str) -> Mapping[SpentKey, Decimal]:
-    """Sums of the charges of one claim: for all together, for projects and for users."""
+    """Sums of the charges of one claim: for all together, for projects and for users.
+
+    A correction counts in the month that it puts right: limits are not bills.
+    """
     found: defaultdict[SpentKey, int] = defaultdict(int)
     for charge in charges:
-        month = day_text(charge.day)[:7]
+        month = charge.corrects or day_text(charge.day)[:7]
         for kind, name in (("", ""), ("project", charge.payer.account), ("user", charge.payer.user)):
             if name or not kind:
                 found[kind, name, month, currency] += charge.amount
