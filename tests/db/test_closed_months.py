@@ -91,7 +91,7 @@ def test_a_month_is_closed_when_its_time_has_come_with_what_machines_that_are_up
     assert november.month == "2026-11"
     across.purge(clock.time, at(10, 31))
     check_unchanged(across)
-    across.purge(clock.time, at(11, 1))
+    across.purge(clock.time + 1, at(11, 1))
     assert across.closed_months() == (closed, november)
     assert file_of(across, "2026-10").splitlines() == [",".join(COLUMNS)]
     assert file_of(across, "2026-11")
@@ -273,6 +273,25 @@ def test_what_a_clock_which_was_ahead_corrected_is_of_the_first_day_that_is_open
     assert rows(across, "2026-12") == {}
     assert sum(line.cost for line in across.bill("user", 0.0)) == Decimal("1.050000")
     check_unchanged(across)
+
+
+def test_charges_stay_as_long_as_their_machines_are_on_record(across: Store, clock: ManualClock) -> None:
+    began = clock.time - 100
+    begin(across, planned("c2", "n2", offer=CENTS), clock=clock)
+    end(across, "c2", clock)
+    for clock.time in (at(11, 6), at(12, 6)):
+        across.close_months(WAIT_S)
+        assert across.purge(at(11, 2), at(11, 2)) == (1 if clock.time == at(11, 6) else 0)
+        whole = sum(line.cost for line in across.bill("claim", 0.0))
+        assert whole == Decimal("0.1") + Decimal(int(clock.time - began)) / 1000
+    end(across, "c1", clock)
+    across.purge(at(11, 2), at(12, 2))
+    across.update_claim("c1", billed_until=clock.time - 10)
+    assert {key[-1] for key in rows(across, "2026-12")} == {""}
+    check_unchanged(across)
+    across.purge(clock.time + 1, at(12, 2))
+    assert file_of(across, "2026-11") == ",".join(COLUMNS) + "\n"
+    assert rows(across, "2026-12")
 
 
 def test_the_hash_is_that_of_a_file_which_anybody_can_write(across: Store, clock: ManualClock) -> None:

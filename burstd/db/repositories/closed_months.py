@@ -86,6 +86,13 @@ def reopen(connection: Connection, true_time: float) -> list[str]:
 
 
 def purge(connection: Connection, before: float) -> None:
-    """Forgets the charges of whole months that had ended by then; what is known of closed months stays."""
-    for table in (CHARGE, SITE_CHARGE):
-        connection.execute(delete(table).where(table.c.day < days_of(month_of(before)).start))
+    """Forgets the charges of whole months that had ended by then; what is known of closed months stays.
+
+    Charges of machines begin with the first month that has some of a claim on record: a later word on it needs them.
+    """
+    end = days_of(month_of(before)).start
+    connection.execute(delete(SITE_CHARGE).where(SITE_CHARGE.c.day < end))
+    known = (CHARGE.c.day < end, CHARGE.c.claim_id.in_(select(CLAIM.c.id)))
+    first = connection.execute(select(func.min(CHARGE.c.day)).where(*known)).scalar()
+    begin = end if first is None else days_of(day_text(first)[:7]).start
+    connection.execute(delete(CHARGE).where(CHARGE.c.day < begin))
