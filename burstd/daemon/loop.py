@@ -14,6 +14,7 @@ from burstd.api.backend import Backend
 from burstd.daemon.commands import CommandHandler
 from burstd.daemon.components import DaemonComponents
 from burstd.db import StoreError
+from burstd.db.record_mark import DOUBT_KEY
 from burstd.runtime.clock import CLOCK_KEY
 from burstd.runtime.systemd import Notifier
 
@@ -90,7 +91,7 @@ class DaemonLoop:
             begun = time.monotonic()
             pause = self._reconciler.step()
             self._loop_ended(time.monotonic() - begun)
-            self._close_months()
+            self._close_month()
             self._purge()
             self._update_record_mark()
             self._save_time()
@@ -141,13 +142,15 @@ class DaemonLoop:
         except StoreError as error:
             log.error("the time could not be kept on record", error=str(error))
 
-    def _close_months(self) -> None:
+    def _close_month(self) -> None:
+        """One a turn, as each takes seconds; none from a record that may be older than what its machines did."""
         now = self._clock.now()
         if now < self._close_due:
             return
         self._close_due = now + CLOSE_EVERY_S
         try:
-            self._store.close_months(self._parts.close_after_s())
+            if not self._store.metadata(DOUBT_KEY) and self._store.close_month(self._parts.close_after_s()):
+                self._close_due = now
         except StoreError as error:
             log.error("a month could not be closed", error=str(error))
 

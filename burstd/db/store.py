@@ -347,17 +347,11 @@ class Store(StoreReader):
         was, now = charges.close_claim(session.connection(), claim, self.idle_mode)
         self._ledger.book_charges(session, claim.offer.currency, was if booked else (), now)
 
-    def close_months(self, after_s: float) -> tuple[ClosedMonth, ...]:
-        """Closes each month that ended ``after_s`` seconds ago, once no claim's part in it is uncertain; returns them.
+    def close_month(self, after_s: float) -> ClosedMonth | None:
+        """Closes the first open month, where it ended ``after_s`` seconds ago and no claim's part in it is uncertain.
 
-        Their charges stay as they are. Each is one transaction.
+        Its charges stay as they are. Another may be due.
         """
-        found: list[ClosedMonth] = []
-        while closed := self._close_month(after_s):
-            found.append(closed)
-        return tuple(found)
-
-    def _close_month(self, after_s: float) -> ClosedMonth | None:
         live, now = self.claims(), self._clock.now()
         with self._database.reading() as connection:
             month = closed_months.due_month(connection, live, now, after_s)

@@ -21,7 +21,7 @@ from tests.api.fake_backend import serving_api
 from tests.api.world import NOW, USER, FixedClock
 from tests.cli.conftest import NOBODY, Run
 from tests.db.samples import ManualClock, planned
-from tests.db.test_closed_months import WAIT_S, at
+from tests.db.test_closed_months import at, close_months
 from tests.db.test_money import CENTS, begin, end
 
 
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def socket(store: Store) -> Iterator[Path]:
-    store.close_months(WAIT_S)
+    close_months(store)
     with StoreReader.open(store.location, FixedClock()) as reader, serving_api(reader) as (_, path):
         yield path
 
@@ -91,7 +91,7 @@ def test_a_month_that_has_to_wait_says_for_what(run: Run, store: Store) -> None:
     begin(store, planned("c2", "n2", offer=CENTS), clock=clock)
     store.transition_claim("c2", ClaimState.IN_SERVICE, ClaimState.DRAINING, "idle")
     store.transition_claim("c2", ClaimState.DRAINING, ClaimState.TERMINATING, "idle")
-    store.close_months(WAIT_S)
+    close_months(store)
     with StoreReader.open(store.location, FixedClock()) as reader, serving_api(reader) as (_, path):
         lines = run("bill", "--month", "2026-08", socket=path).out.splitlines()
         assert lines[1] == "2026-08 open: the end is not confirmed of c2"

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,11 @@ def at(month: int, day: int, hour: int = 0) -> float:
 
 
 WAIT_S = 5 * DAY_S
+
+
+def close_months(store: Store) -> list[ClosedMonth]:
+    """All that are due."""
+    return [*iter(partial(store.close_month, WAIT_S), None)]
 
 
 def file_of(store: Store, month: str) -> str:
@@ -67,11 +73,11 @@ def test_a_month_is_closed_when_its_time_has_come_with_what_machines_that_are_up
     across: Store, clock: ManualClock
 ) -> None:
     clock.time = at(11, 6) - 1
-    assert across.close_months(WAIT_S) == ()
+    assert close_months(across) == []
     before = [across.bill(group, at(10, 1)) for group in ("user", "claim", "day")]
     clock.time = at(11, 6)
-    [closed] = across.close_months(WAIT_S)
-    assert across.close_months(WAIT_S) == ()
+    [closed] = close_months(across)
+    assert close_months(across) == []
     assert (closed.month, closed.closed, closed.charges) == ("2026-10", clock.time, 2)
     assert closed.totals == {"EUR": Decimal("3.600000")}
     assert across.closed_months() == (closed,)
@@ -87,7 +93,7 @@ def test_a_month_is_closed_when_its_time_has_come_with_what_machines_that_are_up
     check(across, across.find_claims(), clock.time)
     check_unchanged(across)
     clock.time = at(12, 6)
-    [november] = across.close_months(WAIT_S)
+    [november] = close_months(across)
     assert november.month == "2026-11"
     across.purge(clock.time, at(10, 31))
     check_unchanged(across)
@@ -101,7 +107,7 @@ def test_what_differs_later_is_a_correction_on_the_first_day_of_the_first_open_m
     across: Store, clock: ManualClock
 ) -> None:
     clock.time = at(11, 6)
-    across.close_months(WAIT_S)
+    close_months(across)
     begun = at(10, 31, 23) + 100
     across.save_runs([ClaimRun("c1", ANN, begun, WHOLE, begun + 500)])  # seen late
     clock.time = at(11, 7)
@@ -120,7 +126,7 @@ def test_what_differs_later_is_a_correction_on_the_first_day_of_the_first_open_m
     check(across, across.find_claims(), clock.time)
     check_unchanged(across)
     clock.time = at(12, 6)
-    across.close_months(WAIT_S)
+    close_months(across)
     across.update_claim("c1", billed_until=at(10, 31, 23) + 1600)
     assert rows(across, "2026-12") == {("idle", "keep_alive", "", "-1.000000", "2026-10"): 1}
     check(across, across.find_claims(), clock.time)
@@ -131,12 +137,12 @@ def test_corrections_of_a_machine_that_is_up_stay_in_one_month_and_are_closed_wi
     across: Store, clock: ManualClock
 ) -> None:
     clock.time = at(11, 6)
-    across.close_months(WAIT_S)
+    close_months(across)
     begun = at(10, 31, 23) + 100
     across.save_runs([ClaimRun("c1", ANN, begun, WHOLE, begun + 500)])  # seen late
     for clock.time in (at(11, 7), at(12, 3), at(12, 6)):
         if clock.time == at(12, 6):
-            across.close_months(WAIT_S)
+            close_months(across)
         [ann] = [line for line in across.bill("user", at(11, 1), at(12, 1)) if line.key == "ann"]
         assert [(part.corrects, str(part.cost)) for part in ann.parts] == [("2026-10", "0.500000")]
         assert not any(part.corrects for line in across.bill("day", at(11, 2)) for part in line.parts)
@@ -164,7 +170,7 @@ def test_what_closed_months_have_of_a_machine_that_is_handed_over_moves_in_the_m
         return {line.key: str(line.cost) for line in across.bill(group, at(11, 1), min(clock.time, at(12, 1)))}
 
     clock.time = at(11, 6)
-    across.close_months(WAIT_S)
+    close_months(across)
     clock.time = at(11, 10)
     across.transition_claim("c1", S.IN_SERVICE, S.DRAINING, "idle")
     across.hand_over_claim("c1", S.DRAINING, planned("x", "gpu002", offer=CENTS, pool="other"), "c0")
@@ -176,7 +182,7 @@ def test_what_closed_months_have_of_a_machine_that_is_handed_over_moves_in_the_m
     for old, new in ((S.VALIDATING, S.READY), (S.READY, S.IN_SERVICE)):
         across.transition_claim("c1", old, new, "so")
     clock.time = at(12, 6)
-    [november] = across.close_months(WAIT_S)
+    [november] = close_months(across)
     assert november.totals == {"EUR": Decimal("2592.000000")}
     assert costs("pool") == {"gpu": "777.600000", "other": "1814.400000"}
     end(across, "c1", clock)
@@ -190,7 +196,7 @@ def test_a_machine_that_is_found_after_the_month_was_closed_is_all_correction(st
     begin(store, planned("c0", "n0", offer=CENTS), clock=clock)
     end(store, "c0", clock)
     clock.time = at(11, 6)
-    [closed] = store.close_months(WAIT_S)
+    [closed] = close_months(store)
     began = at(10, 31, 23)
     store.adopt_claim(
         replace(planned("c1", offer=CENTS), state=S.TERMINATING, billed_from=began, in_service_from=began)
@@ -213,21 +219,21 @@ def test_a_month_waits_for_machines_whose_end_was_asked_for_in_it(
     if state is S.TERMINATING:
         across.transition_claim("c1", S.DRAINING, S.TERMINATING, "idle")
     clock.time = at(12, 1)
-    assert [month.month for month in across.close_months(WAIT_S)] == ([] if waits else ["2026-10"])
+    assert [month.month for month in close_months(across)] == ([] if waits else ["2026-10"])
     if waits:
         across.transition_claim("c1", S.TERMINATING, S.GONE, "gone", billed_until=at(10, 31, 23) + 500)
-        [closed] = across.close_months(WAIT_S)
+        [closed] = close_months(across)
         assert closed.totals == {"EUR": Decimal("0.500000")}
 
 
 def test_months_are_closed_one_after_the_other_also_those_without_charges(store: Store, clock: ManualClock) -> None:
     clock.time = at(12, 30)
-    assert store.close_months(WAIT_S) == ()
+    assert close_months(store) == []
     clock.time = at(8, 3)
     begin(store, planned(offer=CENTS), clock=clock)
     end(store, "c1", clock)
     clock.time = at(11, 20)
-    closed = store.close_months(WAIT_S)
+    closed = close_months(store)
     assert [(month.month, month.charges) for month in closed] == [("2026-08", 1), ("2026-09", 0), ("2026-10", 0)]
     assert closed[1].sha256 == hashlib.sha256((",".join(COLUMNS) + "\n").encode()).hexdigest()
 
@@ -236,7 +242,7 @@ def test_months_that_a_clock_which_was_ahead_closed_are_open_again(across: Store
     begin(across, planned("c2", "n2", offer=CENTS), clock=clock)
     ahead_s = at(12, 20) - clock.time
     clock.time += ahead_s
-    across.close_months(WAIT_S)
+    close_months(across)
     assert len(across.closed_months()) == 2
     end(across, "c2", clock)
     across.update_claim("c2", billed_from=at(10, 31, 23) + 200)
@@ -246,7 +252,7 @@ def test_months_that_a_clock_which_was_ahead_closed_are_open_again(across: Store
     assert not any(part.corrects for line in across.bill("claim", 0) for part in line.parts)
     check(across, across.find_claims(), clock.time)
     clock.time = at(11, 6)
-    across.close_months(WAIT_S)
+    close_months(across)
     check(across, across.find_claims(), clock.time)
     check_unchanged(across)
 
@@ -259,10 +265,10 @@ def test_what_a_clock_which_was_ahead_corrected_is_of_the_first_day_that_is_open
     begin(across, planned("c2", offer=CENTS), clock=clock)
     end(across, "c2", clock)
     clock.time = at(11, 6)
-    [october] = across.close_months(WAIT_S)
+    [october] = close_months(across)
     ahead_s = at(12, 20) - clock.time
     clock.time += ahead_s
-    [_] = across.close_months(WAIT_S)
+    [_] = close_months(across)
     across.update_claim("c1", billed_until=at(10, 31, 23) + 1000)
     across.update_claim("c2", billed_until=at(11, 2) + 50)
     assert {key[-1] for key in rows(across, "2026-12")} == {"2026-10", "2026-11"}
@@ -280,7 +286,7 @@ def test_charges_stay_as_long_as_their_machines_are_on_record(across: Store, clo
     begin(across, planned("c2", "n2", offer=CENTS), clock=clock)
     end(across, "c2", clock)
     for clock.time in (at(11, 6), at(12, 6)):
-        across.close_months(WAIT_S)
+        close_months(across)
         assert across.purge(at(11, 2), at(11, 2)) == (1 if clock.time == at(11, 6) else 0)
         whole = sum(line.cost for line in across.bill("claim", 0.0))
         assert whole == Decimal("0.1") + Decimal(int(clock.time - began)) / 1000
@@ -298,7 +304,7 @@ def test_the_hash_is_that_of_a_file_which_anybody_can_write(across: Store, clock
     nasty = '=1+"ö",\n'
     across.save_runs([ClaimRun("c1", ANN._replace(account=nasty), clock.time, WHOLE // 2, clock.time + 1000)])
     clock.time = at(11, 6)
-    [closed] = across.close_months(WAIT_S)
+    [closed] = close_months(across)
     with across._database.reading() as connection:
         stored = connection.execute(text("SELECT * FROM charge")).mappings().all()
     lines = []
@@ -336,7 +342,7 @@ def test_the_hash_is_that_of_a_file_which_anybody_can_write(across: Store, clock
 
 def test_a_charge_that_somebody_changed_shows(across: Store, clock: ManualClock) -> None:
     clock.time = at(11, 6)
-    across.close_months(WAIT_S)
+    close_months(across)
     check_unchanged(across)
     with across._database.writing() as session:
         session.connection().execute(update(CHARGE).where(CHARGE.c.number == 0).values(user="bob"))
@@ -357,7 +363,7 @@ def _close_and_die(place: str, statement: int) -> None:
 
     event.listen(store._database.engine, "before_cursor_execute", count)
     event.listen(store._database.engine, "commit", count)
-    store.close_months(WAIT_S)
+    close_months(store)
     os._exit(0)
 
 
@@ -413,7 +419,7 @@ def test_closed_months_stay_and_sums_are_exact_whatever_comes(
             claim = live.get(f"n{slot}")
             if step == "close":
                 clock.time += size
-                store.close_months(WAIT_S)
+                close_months(store)
             elif step == "begin" and claim is None:
                 new = replace(planned(f"c{number}", f"n{slot}", offer=CENTS), accounts=("atlas",))
                 begin(store, new, clock=clock)

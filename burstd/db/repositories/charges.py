@@ -16,6 +16,7 @@ from burstd.db.repositories.journal import claim_subject
 from burstd.db.tables import CHARGE, CLAIM_RUN, CLOSED_MONTH, EVENT
 from burstd.domain.billing.closing import days_of, is_frozen, unfrozen
 from burstd.domain.billing.use import (
+    DAY_S,
     Charge,
     ClaimRun,
     IdleMode,
@@ -138,8 +139,10 @@ def charges_so_far(
 def freeze(connection: Connection, claims: Sequence[Claim], month: str, now: float, idle: IdleMode) -> None:
     """Writes what claims that live are charged in a month, the first one that is open, corrections included."""
     days, first_open, on_record = days_of(month), first_open_day(connection), _charges_on_record(connection, claims)
-    cost = charges_of(connection, claims, now, idle)
-    for claim in claims:
+    end = days.stop * DAY_S
+    begun = [one for one in claims if one.id in on_record or (one.billed_from is not None and one.billed_from < end)]
+    cost = charges_of(connection, begun, now, idle)
+    for claim in begun:
         more = unfrozen(cost[claim.id], [charge for _, charge in on_record[claim.id]], first_open)
         numbers = [number for number, _ in on_record[claim.id]]
         _add(connection, claim, (one for one in more if one.day in days), numbers)
