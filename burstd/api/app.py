@@ -22,6 +22,7 @@ from burstd.api.routers import (
     bill,
     closed_months,
     events,
+    forecast,
     history,
     ingress,
     job_use,
@@ -56,7 +57,7 @@ def create_api_app(backend: Backend, authorizer: Authorizer, *extensions: Callab
     app.state.backend = backend
     app.state.authorizer = authorizer
     groups = (status, nodes, jobs, job_use, events, plan, staging, providers, ingress, policies, volumes, projects)
-    for group in (*groups, history, notify, quote, bill, closed_months):
+    for group in (*groups, history, notify, quote, bill, closed_months, forecast):
         app.include_router(group.router)
     app.add_exception_handler(ApiError, _handle_api_error)
     app.add_exception_handler(BurstdError, _handle_burstd_error)

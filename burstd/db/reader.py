@@ -488,6 +488,21 @@ class StoreReader:
         """
         return self.bills([group], since, self._clock.now() if until is None else until, user, limit)[group]
 
+    def daily_costs(self, since: float) -> Mapping[str, Mapping[int, int]]:
+        """By currency and day (UTC, from that of ``since`` on), what machines cost by now, in millionths."""
+        found: defaultdict[str, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+        now, by = self._clock.now(), (CHARGE.c.currency, CHARGE.c.day)
+        sums = select(*by, func.sum(CHARGE.c.amount)).where(CHARGE.c.day >= int(since // DAY_S)).group_by(*by)
+        with self._database.reading() as connection:
+            for currency, day, amount in connection.execute(sums):
+                found[currency][day] += int(amount)
+            live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
+            known = charges.charges_so_far(connection, live, now, self.idle_mode)
+        for claim in live:
+            for charge in known[claim.id][1]:
+                found[claim.offer.currency][charge.day] += charge.amount
+        return found
+
     def charge_page(
         self, since: float, until: float, cursor: charge_pages.Cursor, rows: int, user: str = ""
     ) -> tuple[list[charge_pages.ChargeLine], charge_pages.Cursor | None]:

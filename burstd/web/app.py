@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from burstd.api.answers.forecast import ForecastView
 from burstd.api.answers.history import HistoryView
 from burstd.api.answers.plan import BillView
 from burstd.web import static_files
@@ -23,6 +24,7 @@ def install_pages(app: FastAPI) -> None:
     app.state.page_renderer = renderer
     app.state.form_tokens = FormTokens()
     app.state.bills = MinuteCache[BillView]()
+    app.state.forecasts = MinuteCache[ForecastView]()
     app.state.histories = MinuteCache[HistoryView]()
     for module in (*PAGES, static_files):
         app.include_router(module.router, include_in_schema=False)

@@ -61,4 +61,5 @@ PAGE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "elapsed": text.elapsed_text,
     "bill_parts": text.bill_parts_text,
     "converted": text.converted_text,
+    "forecast": text.forecast_text,
 }

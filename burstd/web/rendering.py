@@ -18,10 +18,12 @@ from markupsafe import Markup
 
 from burstd.api.answers import text
 from burstd.api.answers.base import utc_time
+from burstd.api.answers.forecast import ForecastView
 from burstd.api.answers.plan import BillView
 from burstd.api.auth import Caller
 from burstd.api.backend import Backend
 from burstd.api.dependencies import BackendDep, CallerDep, require_latest_loop
+from burstd.api.routers.forecast import forecast_view
 from burstd.api.routers.status import STALE_S, get_bill
 from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.snapshot import Unavailable
@@ -197,6 +199,11 @@ class Page:
         bills: MinuteCache[BillView] = self.request.app.state.bills
         made = partial(get_bill, self.caller, self.backend, since, until, group)
         return bills.get((self.caller, group, since, until), self.backend.now(), made)
+
+    def forecast(self) -> ForecastView:
+        """The end of the month, for administrators; at most a minute old."""
+        forecasts: MinuteCache[ForecastView] = self.request.app.state.forecasts
+        return forecasts.get("", self.backend.now(), partial(forecast_view, self.backend))
 
     def render(self, template: str, title: str, status: int = 200, **context: Any) -> HTMLResponse:
         """The page; its template has ``caller``, ``freshness``, ``now``, ``path``, ``url()`` and ``static()`` too."""

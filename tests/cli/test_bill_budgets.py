@@ -85,6 +85,19 @@ def test_jobs_and_machines_are_the_dearest_and_one_line_for_the_others(run: Run)
     assert f"({other['others']} others)" in run("bill", "--by", "claim", "--limit", "1").out
 
 
+def test_the_end_of_the_month_is_for_administrators_and_says_what_it_does_not_know(run: Run, control: Path) -> None:
+    found = run("bill", "forecast")
+    assert found.code == 0
+    text = " ".join(found.out.split())
+    assert " spent, " in text
+    assert "to come from running machines; too little history to expect more: 0 of 60 days" in text
+    (one,) = json.loads(run("bill", "forecast", "--json").out)["forecasts"]
+    assert (one["expected"], one["low"]) == (None, None)
+    if os.geteuid() == 0:
+        with ApiTestClient(control, NOBODY) as client:
+            assert client.request("GET", "/v1/bill/forecast")[0] == 403
+
+
 def test_without_budgets_the_bill_says_nothing_of_them(run: Run) -> None:
     assert "BUDGET" not in run("bill").out
 

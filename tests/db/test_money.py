@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 from typing import get_args
 
@@ -78,6 +79,11 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
         for user in ("ann", "bob"):
             own = sum(line.cost for line in store.bill(group, 0.0, None, user))
             assert own == sum(line.cost for line in store.bill("user", 0.0) if line.key == user)
+    daily = store.daily_costs(0.0)
+    for line in store.bill("day", 0.0):
+        day = datetime.fromisoformat(f"{line.key}T00:00+00:00").timestamp() // 86400
+        assert daily[line.currency][int(day)] * MICRO == line.cost
+    assert sum(sum(days.values()) for days in daily.values()) * MICRO == whole
     every = [*charges(store, now)]
     assert amount(every) == whole
     for user in ("ann", "bob"):

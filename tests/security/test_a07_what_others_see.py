@@ -122,6 +122,7 @@ ANSWERS = {
         "/v1/events?claim=c-gpu3",
     ],
     "/v1/bill": [f"/v1/bill?group={g}" for g in (*get_args(BillGrouping),)],
+    "/v1/bill/forecast": ["/v1/bill/forecast"],
     "/v1/bill/charges": ["/v1/bill/charges", "/v1/bill/charges?limit=1"],
     "/v1/bill/sheet": ["/v1/bill/sheet"],
     "/v1/bill/months/{month}": ["/v1/bill/months/2026-08"],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import Money
+    from burstd.api.answers.forecast import MonthForecastView
     from burstd.api.answers.jobs import JobEndView
     from burstd.api.answers.plan import BillPartView, ConvertedTotalView
 
@@ -48,6 +49,22 @@ def converted_text(converted: ConvertedTotalView) -> str:
     total, rates = converted.total, converted.rates.items()
     at = ", ".join(f"1 {currency} = {worth} {total.currency}" for currency, worth in rates)
     return f"{money_text(total)} in all at rates of {converted.date} ({at})"
+
+
+def forecast_text(forecast: MonthForecastView) -> str:
+    """What a forecast adds up, its range, and how often such ranges held."""
+    parts = [f"{money_text(forecast.spent)} spent", f"{money_text(forecast.committed)} to come from running machines"]
+    if forecast.expected is None:
+        short = f"too little history to expect more: {forecast.days} of {plural(forecast.days_needed, 'day')}"
+        return f"{', '.join(parts)}; {short}"
+    capped = ", cut by the budget" if forecast.capped else ""
+    text = f"{', '.join(parts)}, {money_text(forecast.expected)} expected{capped}"
+    if forecast.low is None:
+        return f"{text}; too few past windows for a range"
+    held = (
+        f"held in {forecast.held} of {forecast.tried} past windows" if forecast.tried else "not tried on past windows"
+    )
+    return f"{text}; {money_text(forecast.low)} to {money_text(forecast.high)} by past errors ({held})"
 
 
 def plural(number: int, word: str) -> str:

@@ -20,6 +20,7 @@ from burstd.api.answers.text import (
     utc_date_text,
 )
 from burstd.cli.commands.bill_files import write_csv, write_focus, write_html, write_pdf
+from burstd.cli.commands.bill_forecast import forecast_bill
 from burstd.cli.commands.bill_reconcile import reconcile_bill
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.plain_text import print_json
@@ -119,6 +120,7 @@ def _period(burstd: ApiClient, since: str, until: str, month: str) -> dict[str, 
 
 
 app.command("reconcile")(reconcile_bill)
+app.command("forecast")(forecast_bill)
 
 
 @app.command()

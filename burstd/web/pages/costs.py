@@ -56,6 +56,7 @@ def costs_page(
         asked=asked,
         rate=_rate(page),
         files=get_args(BillFile),
+        forecast=page.forecast() if page.caller.admin and begin is None and end is None else None,
         last_month=(f"{last_month:%Y-%m}-01", f"{last_month:%F}"),
     )
 
