@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sqlalchemy import insert
 
-from burstd.db import Store, StoreReader
+from burstd.db import Cursor, Store, StoreReader
 from burstd.db.repositories.bill import BillGrouping
 from burstd.db.repositories.charges import charge_rows
 from burstd.db.tables import CHARGE
@@ -34,6 +34,7 @@ MONTH = 1_790_812_800.0
 """1 October 2026."""
 MONTH_S = 31 * 86400.0
 GROUPS: tuple[BillGrouping, ...] = ("user", "account", "pool", "day", "job")
+_PAGES = "pages"
 
 
 def fill(path: Path, claims: int, jobs: int) -> None:
@@ -85,6 +86,27 @@ def measure(path: Path, group: BillGrouping) -> None:
     )
 
 
+def measure_pages(path: Path) -> None:
+    """Every single charge, page by page, and the sheet that is printed; in this process."""
+    end = MONTH + MONTH_S
+    with StoreReader.open(path, replace(ManualClock(), time=end + MONTH_S)) as reader:
+        begun, pages, rows, worst = time.process_time(), 0, 0, 0.0
+        cursor: Cursor | None = Cursor(end + MONTH_S)
+        while cursor is not None:
+            before = time.process_time()
+            lines, cursor = reader.charge_page(MONTH, end, cursor, 1000)
+            pages, rows, worst = pages + 1, rows + len(lines), max(worst, time.process_time() - before)
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        sys.stdout.write(
+            f"{rows} charges in {pages} pages: {time.process_time() - begun:.0f} s, {worst:.2f} s a page at most, "
+            f"{most:.0f} MiB at most\n"
+        )
+        before = time.process_time()
+        reader.bills(("account", "user", "day", "job"), MONTH, end, limit=30)
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        sys.stdout.write(f"the sheet: {time.process_time() - before:.1f} s, {most:.0f} MiB at most\n")
+
+
 def main() -> None:
     """Fills once, and measures each grouping in a process of its own."""
     words = argparse.ArgumentParser(description=__doc__)
@@ -93,7 +115,8 @@ def main() -> None:
     words.add_argument("--measure", nargs=2, metavar=("PATH", "GROUP"))
     given = words.parse_args()
     if given.measure:
-        measure(Path(given.measure[0]), given.measure[1])
+        path, what = Path(given.measure[0]), given.measure[1]
+        measure_pages(path) if what == _PAGES else measure(path, what)
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "burstd.db"
@@ -102,7 +125,7 @@ def main() -> None:
         took = time.process_time() - before
         sys.stdout.write(f"charges of {given.claims} claims worked out and written in {took:.0f} s, "
                          f"{path.stat().st_size >> 20} MiB\n")  # fmt: skip
-        for group in GROUPS:
+        for group in (*GROUPS, _PAGES):
             subprocess.run([sys.executable, "-m", "tests.bench.bench_bill", "--measure", str(path), group], check=True)
 
 
