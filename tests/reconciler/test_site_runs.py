@@ -149,15 +149,32 @@ def test_prices_hold_from_the_beginning_of_a_run(store: Store) -> None:
     assert costs(store) == {"17": "0.010 EUR", "18": "0.100 EUR"}
 
 
+DEAR = SiteCosts((NodeGroup("cpu", ("op*",), plain_hour("EUR", Decimal(36), None, per_gpu=False)),))
+GPUS_ONLY = SiteCosts(COSTS.groups[1:])
+
+
 @pytest.mark.parametrize("restarted", [False, True])
-def test_runs_end_on_the_bill_when_the_prices_are_taken_away(store: Store, restarted: bool) -> None:
+@pytest.mark.parametrize(
+    ("case", "prices", "bill"),
+    [
+        ("taken away", (COSTS, NONE, NONE), {"17": "0.025 EUR"}),
+        ("taken away and put back", (COSTS, NONE, DEAR), {"17": "0.025 EUR", "18": "0.150 EUR"}),
+        ("another group is taken away", (COSTS, GPUS_ONLY, GPUS_ONLY), {"17": "0.025 EUR"}),
+        ("set while jobs run: from their start", (NONE, COSTS, COSTS), {"17": "0.025 EUR", "18": "0.015 EUR"}),
+        ("another group is set first", (GPUS_ONLY, COSTS, DEAR), {"17": "0.025 EUR", "18": "0.015 EUR"}),
+    ],
+)
+def test_prices_change_while_jobs_run(
+    store: Store, case: str, prices: tuple[SiteCosts, ...], bill: dict[str, str], restarted: bool
+) -> None:
+    late: dict[str, Any] = {"id": "18", "start": START + 50, "run_start": int(START) + 50}
     one = recorder(store)
-    one.record(at(20, job()), COSTS)
-    one.record(at(90, job()), COSTS)
-    one = recorder(store) if restarted else one
-    one.record(at(95, job()), NONE)
+    for time, some in zip((20, 60, 90), prices, strict=True):
+        one.record(at(time, job(), *([job(**late)] if time > 50 else [])), some)
+        one = recorder(store) if restarted else one
+    one.record(at(120, over=(ended(110), ended(110, **late))), prices[-1])
     assert store.open_site_runs() == []
-    assert costs(store) == {"17": "0.020 EUR"}
+    assert costs(store) == bill, case
 
 
 def test_nothing_is_read_or_written_without_prices(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,15 @@
 """Which jobs run on the site's own nodes, for their part of the bill, where the site has set what these cost.
 
 Noticed at each look at the queue, written on changes only. The end of a run that slurmctld has forgotten (burstd was
-down for longer than MinJobAge) is when burstd last saw it.
+down for longer than MinJobAge) is when burstd last saw it. A run keeps the prices that are on record. When the site
+changes its prices, the record is read as at a start: a run without a price may get one, from its start.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from decimal import Decimal
 
@@ -33,7 +35,7 @@ _PRICE = Decimal("0.0000000001")
 class SiteRunRecorder:
     """Used in the deciding thread only. Its methods raise StoreError."""
 
-    def __init__(self, context: LoopContext, slots: Callable[[], Container[str]]) -> None:
+    def __init__(self, context: LoopContext, slots: Callable[[], AbstractSet[str]]) -> None:
         self._context, self._slots = context, slots
         self._costs = SiteCosts()
         self._groups: dict[str, NodeGroup | None] = {}
@@ -48,14 +50,16 @@ class SiteRunRecorder:
         """Writes down which runs have begun and ended since the last look."""
         if not isinstance(slurm, SlurmView) or slurm.read_at <= self._last_read:
             return
+        if costs != self._costs:
+            self._costs, self._open = costs, None
         if not costs.groups and self._open is not None and not self._open:
             return
-        self._costs, self._groups = costs, {}
+        self._groups = {}
         before = self._restore(slurm) if self._open is None else self._open
-        running: dict[_RunKey, _Runs] = {}
-        if costs.groups:
-            alive = (job for job in slurm.jobs if job.run_start and job.state in ON_NODES)
-            running = {(job.id, job.run_start): self._known_or_new(job, before, slurm) for job in alive}
+        alive = (job for job in slurm.jobs if job.run_start and job.state in ON_NODES)
+        running = {(job.id, job.run_start): self._known_or_new(job, before, slurm) for job in alive}
+        if not costs.groups:
+            running = {key: runs for key, runs in running.items() if runs}
         begun = [run for key in running.keys() - before.keys() for run in running[key]]
         over: dict[_RunKey, None] = {}
         ended: list[SiteRun] = []
@@ -80,7 +84,8 @@ class SiteRunRecorder:
         for run in store.open_site_runs():
             found[run.payer.job, run.run_start] += (run,)
         self._over = dict.fromkeys(store.charged_site_runs({job.id for job in slurm.ended_runs()}))
-        self._last_read = min(float(store.metadata(SEEN_KEY) or 0.0), slurm.read_at)
+        seen = min(float(store.metadata(SEEN_KEY) or 0.0), slurm.read_at)
+        self._last_read = max(self._last_read, seen)
         return found
 
     def _known_or_new(self, job: Job, before: Mapping[_RunKey, _Runs], slurm: SlurmView) -> _Runs:
@@ -95,8 +100,8 @@ class SiteRunRecorder:
         shares: dict[tuple[int, int, tuple[Gres, ...]] | None, int] = {}
         groups: dict[str, NodeGroup] = {}
         if unknown := [name for name in job.node_list if name not in self._groups]:
-            slots = self._slots()
-            self._groups |= {name: None if name in slots else self._costs.group_of(name) for name in unknown}
+            launched = self._slots()
+            self._groups |= {name: None if name in launched else self._costs.group_of(name) for name in unknown}
         sums: defaultdict[str, list[Decimal]] = defaultdict(lambda: [Decimal(0), Decimal(0)])
         for name in job.node_list:
             if (group := self._groups[name]) is None:
