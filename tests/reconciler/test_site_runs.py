@@ -20,7 +20,7 @@ from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.reconciler.pollers.site_runs import SiteRunRecorder
 from burstd.reconciler.quarantine import Quarantine
-from tests.db.samples import START, ManualClock
+from tests.db.samples import START, ManualClock, planned
 from tests.virtual.clock import VirtualClock
 
 if TYPE_CHECKING:
@@ -175,6 +175,12 @@ def test_prices_change_while_jobs_run(
     one.record(at(120, over=(ended(110), ended(110, **late))), prices[-1])
     assert store.open_site_runs() == []
     assert costs(store) == bill, case
+
+
+def test_a_machine_whose_pool_left_the_settings_is_no_node_of_the_site(store: Store) -> None:
+    store.make_claims([planned(slot="op2")])
+    recorder(store).record(at(20, job(node_list=("op2",)), job("18")), COSTS)
+    assert [run.payer.job for run in store.open_site_runs()] == ["18"]
 
 
 def test_nothing_is_read_or_written_without_prices(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,8 @@ class SiteRunRecorder:
         shares: dict[tuple[int, int, tuple[Gres, ...]] | None, int] = {}
         groups: dict[str, NodeGroup] = {}
         if unknown := [name for name in job.node_list if name not in self._groups]:
-            launched = self._slots()
+            # A machine may outlive its pool in the settings.
+            launched = self._slots() | {claim.slot for claim in self._context.store.claims()}
             self._groups |= {name: None if name in launched else self._costs.group_of(name) for name in unknown}
         sums: defaultdict[str, list[Decimal]] = defaultdict(lambda: [Decimal(0), Decimal(0)])
         for name in job.node_list:
