@@ -89,6 +89,18 @@ def test_no_name_is_a_formula(bill: Bill) -> None:
     assert {row["account"] for row in rows} == {"", "atlas", "'=belle"}
 
 
+def test_no_file_has_nodes_of_the_site_beside_what_clouds_charge(run: Run) -> None:
+    words = ("bill", "--since", "2026-01-01", "--by", "pool")
+    answer = json.loads(run(*words, "--json").out)
+    assert answer["total"]
+    assert answer["site_total"]
+    for form, column, total in (("csv", "cost", "total"), ("site-csv", "site_cost", "site_total")):
+        sums: defaultdict[str, Decimal] = defaultdict(Decimal)
+        for row in csv.DictReader(run(*words, "--format", form).out.splitlines()):
+            sums[row["currency"]] += Decimal(row[column])
+        assert sums == {one["currency"]: Decimal(one["amount"]) for one in answer[total]}
+
+
 @needs_root
 def test_users_get_what_they_are_charged_for(bill: Bill) -> None:
     with as_user(NOBODY):
@@ -102,8 +114,8 @@ def test_users_get_what_they_are_charged_for(bill: Bill) -> None:
     ("words", "says"),
     [
         ("--format csv --json", "Say --format or --json, not both."),
-        ("--format focus --by job", "--by is of text, json and csv"),
-        ("--format ods", "'ods' is not one of 'text', 'json', 'csv', 'focus', 'html', 'pdf'"),
+        ("--format focus --by job", "--by is of text, json, csv and site-csv"),
+        ("--format ods", "'ods' is not one of 'text', 'json', 'csv', 'site-csv', 'focus', 'html', 'pdf'"),
     ],
 )
 def test_what_cannot_be_had(bill: Bill, words: str, says: str) -> None:

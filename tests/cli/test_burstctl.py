@@ -132,7 +132,7 @@ def test_json_is_the_answer_itself(run: Run, control: Path, words: str, path: st
         ("event list --claim c-cpu1", "cpu1   in_service > draining  idle for 300 s"),
         ("plan", "start 2 machines for gpu[6-7] (pool gpu)"),
         ("bill --since 2026-01-01", "nobody      0.050 EUR          58 s         2  boot 0.050 EUR"),
-        ("bill --since 2026-01-01 --by pool --format csv", "2026-01-01,2026-09-21,old,site,,2.000000,EUR,3600.000,"),
+        ("bill --since 2026-01-01 --by pool --format site-csv", "2026-01-01,2026-09-21,old,2.000000,EUR,3600.000"),
         ("bill --since 2026-01-01", "2.00 EUR on nodes of the site, by [site.cost], no part of the sum above"),
     ],
 )

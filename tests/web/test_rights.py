@@ -45,7 +45,7 @@ ADDRESSES = {
     "/projects": ["/projects"],
     "/projects/{name}": ["/projects/a"],
     "/costs": ["/costs", "/costs?group=job", "/costs?group=claim", "/costs?group=account", "/costs?group=pool"],
-    "/costs/{name}": ["/costs/bill.csv?group=claim", "/costs/focus.csv", "/costs/bill.html"],
+    "/costs/{name}": ["/costs/bill.csv?group=claim", "/costs/site.csv", "/costs/focus.csv", "/costs/bill.html"],
     "/history": ["/history?span=week"],
     "/policies": ["/policies"],
     "/clouds": ["/clouds"],

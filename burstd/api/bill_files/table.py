@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 
-from burstd.api.answers.plan import BillView
+from burstd.api.answers.plan import BillLineView, BillView, SiteBillLineView
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -35,20 +35,32 @@ def _is_amount(cell: str) -> bool:
 
 
 def bill_rows(bill: BillView) -> Iterator[Sequence[str]]:
-    """A head, then a row for each line and kind of use: ``volume`` of volumes, ``site`` of nodes of the site.
+    """A head, then a row for each line and kind of use, ``volume`` of volumes; they add up to the bill's total.
 
     Days are UTC, the last one included; amounts are to a millionth, ``machine_s`` in seconds.
     """
     yield ("since", "until", bill.group, "kind", "cause", "cost", "currency", "machine_s", "corrects")
-    since, until = f"{bill.since:%Y-%m-%d}", f"{bill.until - timedelta(milliseconds=1):%Y-%m-%d}"
+    since, until = _days(bill)
     for line in bill.lines:
         if line.volumes:
             of = [("volume", "", line.cost, line.machine_s, "")]
         else:
             of = [(part.kind, part.cause, part.cost, part.machine_s, part.corrects) for part in line.parts]
         for kind, cause, cost, machine_s, corrects in of:
-            key = f"({line.others} others)" if line.others else line.key
+            key = _key(line)
             yield (since, until, key, kind, cause, f"{cost.amount:f}", cost.currency, f"{machine_s:.3f}", corrects)
-    for own in bill.site_lines:
-        key = f"({own.others} others)" if own.others else own.key
-        yield (since, until, key, "site", "", f"{own.cost.amount:f}", own.cost.currency, f"{own.node_s:.3f}", "")
+
+
+def site_rows(bill: BillView) -> Iterator[Sequence[str]]:
+    """The same of nodes of the site, a row for each line, which no file has beside what clouds charge."""
+    yield ("since", "until", bill.group, "site_cost", "currency", "node_s")
+    for line in bill.site_lines:
+        yield (*_days(bill), _key(line), f"{line.cost.amount:f}", line.cost.currency, f"{line.node_s:.3f}")
+
+
+def _days(bill: BillView) -> tuple[str, str]:
+    return f"{bill.since:%Y-%m-%d}", f"{bill.until - timedelta(milliseconds=1):%Y-%m-%d}"
+
+
+def _key(line: BillLineView | SiteBillLineView) -> str:
+    return f"({line.others} others)" if line.others else line.key

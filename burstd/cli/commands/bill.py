@@ -19,7 +19,7 @@ from burstd.api.answers.text import (
     plural,
     utc_date_text,
 )
-from burstd.cli.commands.bill_files import write_csv, write_focus, write_html, write_pdf
+from burstd.cli.commands.bill_files import write_csv, write_focus, write_html, write_pdf, write_site_csv
 from burstd.cli.commands.bill_forecast import forecast_bill
 from burstd.cli.commands.bill_reconcile import reconcile_bill
 from burstd.cli.output import ConsoleOutput
@@ -40,6 +40,7 @@ class BillFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
     CSV = "csv"
+    SITE_CSV = "site-csv"
     FOCUS = "focus"
     HTML = "html"
     PDF = "pdf"
@@ -73,7 +74,11 @@ def bill(
     until: Annotated[str, typer.Option(metavar="TIME", help="To the end of the day of; default: now.")] = "",
     month: Annotated[str, typer.Option(metavar="MONTH", help="This month (UTC): 2026-10.")] = "",
     form: Annotated[
-        BillFormat, typer.Option("--format", help="csv: rows; focus: FOCUS 1.2, each charge; html, pdf: to print.")
+        BillFormat,
+        typer.Option(
+            "--format",
+            help="csv: rows; site-csv: rows of nodes of the site; focus: FOCUS 1.2, each charge; html, pdf: to print.",
+        ),
     ] = BillFormat.TEXT,
     limit: Annotated[
         int, typer.Option(min=1, max=10_000, help="By job or claim, so many lines; the others as one.")
@@ -90,7 +95,7 @@ def bill(
     params: dict[str, str | int | float] = {**_period(burstd, since, until, month)}
     if form in _WHOLE:
         if by is not None:
-            burstd.fail(ExitCode.USAGE, f"--by is of text, json and csv: {form} has all of it.")
+            burstd.fail(ExitCode.USAGE, f"--by is of text, json, csv and site-csv: {form} has all of it.")
         _WHOLE[form](burstd, params)
         return
     params["group"] = "account" if by is BillGroup.PROJECT else (by or BillGroup.USER).value
@@ -98,6 +103,8 @@ def bill(
     answer = burstd.get_json("/bill", params)
     if form is BillFormat.CSV:
         write_csv(burstd.parse(BillView, answer))
+    elif form is BillFormat.SITE_CSV:
+        write_site_csv(burstd.parse(BillView, answer))
     elif form is BillFormat.JSON:
         print_json(answer)
     else:

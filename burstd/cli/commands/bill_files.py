@@ -24,6 +24,13 @@ def write_csv(bill: BillView) -> None:
     _write(csv_lines(bill_rows(bill)))
 
 
+def write_site_csv(bill: BillView) -> None:
+    """A row for each line of nodes of the site."""
+    from burstd.api.bill_files.table import csv_lines, site_rows
+
+    _write(csv_lines(site_rows(bill)))
+
+
 def write_focus(burstd: ApiClient, period: Mapping[str, str | int | float]) -> None:
     """A row for each charge, written as pages of them come."""
     from burstd.api.bill_files.focus import focus_rows

@@ -13,7 +13,7 @@ from burstd.api.answers.base import Money, utc_time
 from burstd.api.answers.charges import ChargesView
 from burstd.api.bill_files.focus import focus_rows
 from burstd.api.bill_files.page import bill_page
-from burstd.api.bill_files.table import bill_rows, csv_lines
+from burstd.api.bill_files.table import bill_rows, csv_lines, site_rows
 from burstd.api.dependencies import ApiError
 from burstd.api.routers.bill import get_charges, get_sheet
 from burstd.api.routers.status import current_cost_per_hour
@@ -21,7 +21,7 @@ from burstd.db.repositories.bill import BillGrouping
 from burstd.web.listing import Filter, PageNumber, list_page
 from burstd.web.rendering import Page, PageDep
 
-BillFile = Literal["bill.csv", "focus.csv", "bill.html"]
+BillFile = Literal["bill.csv", "site.csv", "focus.csv", "bill.html"]
 _ROWS_AT_A_TIME = 1000
 _GROUPS = get_args(BillGrouping)
 _FIRST_YEAR = 1970
@@ -55,7 +55,7 @@ def costs_page(
         label=_LABELS.get(group, group),
         asked=asked,
         rate=_rate(page),
-        files=get_args(BillFile),
+        files=[name for name in get_args(BillFile) if name != "site.csv" or bill.site_lines],
         forecast=page.forecast() if page.caller.admin and begin is None and end is None else None,
         last_month=(f"{last_month:%Y-%m}-01", f"{last_month:%F}"),
     )
@@ -65,11 +65,16 @@ def costs_page(
 def download(
     page: PageDep, name: BillFile, *, group: BillGrouping = "user", since: Filter = "", until: Filter = ""
 ) -> Response:
-    """The bill as a file: ``bill.csv`` is split by ``group``, ``focus.csv`` has each charge, ``bill.html`` prints."""
+    """The bill as a file: ``bill.csv`` is split by ``group``, as ``site.csv`` is, which is of nodes of the site.
+
+    ``focus.csv`` has each charge, ``bill.html`` prints.
+    """
     begin, end = _window(since, until)
     text: str | Iterator[str]
     if name == "bill.csv":
         text = "".join(csv_lines(bill_rows(page.bill(group, begin, end))))
+    elif name == "site.csv":
+        text = "".join(csv_lines(site_rows(page.bill(group, begin, end))))
     elif name == "focus.csv":
         text = csv_lines(focus_rows(_charge_pages(page, begin, end)))
     else:
