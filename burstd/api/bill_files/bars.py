@@ -16,8 +16,8 @@ _COLOURS = {"work": "#2563c9", "boot": "#86b6f0", "idle": "#e0a030", "other": "#
 _MAX_BARS = 62
 """Of more days, bars are of months."""
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 900, 210, 70, 16, 28, 24
-_LABEL = 56
-"""Width of the name of a bar."""
+_LABEL, _LINE = 56, 14
+"""Width of the name of a bar, and height of a line of text."""
 
 
 def bars_svg(bars: Bars) -> tuple[str, Markup]:
@@ -48,22 +48,30 @@ def _legend() -> Iterator[str]:
 
 
 def _drawn(bars: Mapping[str, Mapping[str, Decimal]]) -> Iterator[str]:
-    most = max(sum(bar.values(), Decimal(0)) for bar in bars.values()) or Decimal(1)
-    plot, step, base = _HEIGHT - _TOP - _BOTTOM, (_WIDTH - _LEFT - _RIGHT) / len(bars), _HEIGHT - _BOTTOM
-    for share in (0, 0.5, 1):
-        y = base - plot * share
+    """Corrections that are negative are drawn below the axis."""
+    most, least = (
+        max(sum((sign * cost for cost in bar.values() if sign * cost > 0), Decimal(0)) for bar in bars.values())
+        for sign in (1, -1)
+    )
+    step, bottom = (_WIDTH - _LEFT - _RIGHT) / len(bars), _HEIGHT - _BOTTOM
+    scale = (bottom - _TOP) / float(most + least or 1)
+    axis = bottom - float(least) * scale
+    for cost in (Decimal(0), *(mark for mark in (most / 2, most, -least) if abs(float(mark)) * scale >= _LINE)):
+        y = axis - float(cost) * scale
         yield f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#d9dee3"/>'
-        yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#59636e">{float(most) * share:.4g}</text>'
+        yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#59636e">{float(cost):.4g}</text>'
     width = min(step * 0.8, 60.0)
     every = max(1, round(_LABEL / step))
     for number, (name, bar) in enumerate(bars.items()):
-        middle, y = _LEFT + step * (number + 0.5), float(base)
+        middle, above, below = _LEFT + step * (number + 0.5), axis, axis
         for kind, colour in _COLOURS.items():
-            if height := plot * float(bar.get(kind, Decimal(0)) / most):
-                y -= height
+            if cost := bar.get(kind, Decimal(0)):
+                height = abs(float(cost)) * scale
+                y = below if cost < 0 else above - height
+                above, below = min(above, y), max(below, y + height)
                 yield (
                     f'<rect x="{middle - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
                     f'fill="{colour}"/>'
                 )
         if number % every == 0:
-            yield f'<text x="{middle:.1f}" y="{base + 16}" text-anchor="middle" fill="#59636e">{name}</text>'
+            yield f'<text x="{middle:.1f}" y="{bottom + 16}" text-anchor="middle" fill="#59636e">{name}</text>'
