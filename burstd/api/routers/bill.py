@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from burstd.api.answers.base import Money
 from burstd.api.answers.charges import ChargedView, ChargesView, ChargeView
@@ -19,12 +19,24 @@ from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.billing.costs import MICRO
 from burstd.domain.billing.use import day_text
 from burstd.domain.claim import Claim
+from burstd.domain.cloud.bounds import MAX_TIME_S
 from burstd.domain.volume import Volume
 
 _MAX_PAGE = 5000
 _SHEET_GROUPS: tuple[BillGrouping, ...] = ("account", "user", "day", "job")
 _SHEET_JOBS = 30
-_CURSOR = TypeAdapter(Cursor)
+_MAX_NUMBER = 2**63 - 1
+"""That a database takes."""
+
+
+def _checked(place: Cursor) -> Cursor:
+    numbers = (place.day, place.number)
+    if not 0 <= place.moment <= MAX_TIME_S or max(map(abs, numbers)) > _MAX_NUMBER or "\0" in place.thing:
+        raise ValueError("no cursor of burstd's")
+    return place
+
+
+_CURSOR = TypeAdapter(Annotated[Cursor, AfterValidator(_checked)])
 
 router = APIRouter(prefix="/v1")
 
