@@ -268,25 +268,27 @@ def test_every_grouping_adds_up(lives: list[tuple[object, ...]], idle: IdleMode,
 
 
 def test_currencies_are_kept_apart(store: Store, clock: ManualClock) -> None:
-    dollars = replace(OFFER, currency="USD", price=Decimal("1.00"), provider="aws")
-    store.make_claims([planned("c1", "n1"), planned("c2", "n2", offer=dollars), planned("c3", "n3", users=(), jobs=())])
-    for claim_id in ("c1", "c2", "c3"):
+    yen = replace(OFFER, currency="JPY", price=Decimal("9.00"), provider="aws")
+    of_nobody = planned("c3", "n3", users=(), jobs=())
+    store.make_claims([planned("c1", "n1"), *(planned(f"c{n}", f"n{n}", offer=yen) for n in (2, 4)), of_nobody])
+    for claim_id in ("c1", "c2", "c3", "c4"):
         store.transition_claim(claim_id, S.PLANNED, S.LAUNCHING, "asked", billed_from=START)
     clock.time += 3600
     assert [(b.key, b.currency, b.cost, b.seconds, b.claims) for b in store.bill("user", START)] == [
         ("", "EUR", Decimal("3.06"), 3600, 1),
+        ("ann", "JPY", Decimal("18.00"), 7200, 2),
         ("ann", "EUR", Decimal("3.06"), 3600, 1),
-        ("ann", "USD", Decimal("1.00"), 3600, 1),
     ]
     assert [(b.key, b.cost, b.claims) for b in store.bill("provider", START)] == [
         ("sandbox", Decimal("6.12"), 2),
-        ("aws", Decimal("1.00"), 1),
+        ("aws", Decimal("18.00"), 2),
     ]
+    assert [b.key for b in store.bill("claim", START)] == ["c1", "c2", "c3", "c4"], "by turns"
     assert [b.key for b in store.bill("day", START)] == ["2023-11-14", "2023-11-14"]
-    for limit in (1, 2, 3):
+    for limit in (1, 2, 3, 4):
         check_others(store.bill("claim", START), store.bill("claim", START, limit=limit), limit)
-    for claim_id in ("c1", "c2", "c3"):
+    for claim_id in ("c1", "c2", "c3", "c4"):
         for old, new in ((S.LAUNCHING, S.TERMINATING), (S.TERMINATING, S.GONE)):
             store.transition_claim(claim_id, old, new, "so", billed_until=clock.time)
-    for limit in (1, 2, 3):
+    for limit in (1, 2, 3, 4):
         check_others(store.bill("claim", START), store.bill("claim", START, limit=limit), limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import policies.backlog
 import policies.budget
 import policies.spot
+from burstd.domain.billing.rates import Rates
 from burstd.domain.billing.site_cost import NodeGroup, SiteCosts, plain_hour
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import OfferRule
@@ -95,6 +97,18 @@ def test_the_sites_own_prices() -> None:
     site = found.ways[0]
     # One of two GPUs for two hours.
     assert (site.pool, site.expected, site.worst, site.currency) == ("", Decimal(3), Decimal(3), "CHF")
+
+
+@pytest.mark.parametrize(("rate", "worst"), [("1.3", "4.000000 USD"), ("1.4", "3.000000 CHF")])
+def test_the_sites_own_prices_in_two_currencies(rate: str, worst: str) -> None:
+    prices = (("old", "op1", "CHF", 3), ("new", "op2", "USD", 4))
+    groups = [NodeGroup(name, (n,), plain_hour(unit, Decimal(p), None, per_gpu=False)) for name, n, unit, p in prices]
+    rates = Rates("USD", date(2026, 11, 1), {"CHF": Decimal(rate)})
+    snapshot = world(nodes=(SITE, replace(SITE, name="op2")), rates=rates)
+    target = make_target(snapshot, ())
+    plan = Plan((), target, target.remarks)
+    (found,) = quote_jobs(snapshot, plan, [asked()], {"gpu"}, lambda s: make_target(s, ()), SiteCosts(groups))
+    assert f"{found.ways[0].worst} {found.ways[0].currency}" == worst
 
 
 def test_no_requeue_keeps_a_job_off_spot_where_the_policy_says_so() -> None:

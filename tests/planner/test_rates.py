@@ -76,6 +76,22 @@ def test_an_amount_is_converted_exactly() -> None:
     assert RATES.converted(Decimal(1), "CHF") is None
 
 
+@pytest.mark.parametrize(
+    ("rates", "amounts", "total"),
+    [
+        (NONE, ["2 USD", "3 USD"], "5 USD"),
+        (RATES, ["2 USD", "3 USD"], "5 USD"),
+        (RATES, ["2 USD", "3 EUR"], "4.72 EUR"),
+        (NONE, ["2 USD", "3 EUR"], None),
+        (RATES, ["2 USD", "3 CHF"], None),
+        (RATES, [], None),
+    ],
+)
+def test_amounts_are_added_in_one_currency_or_not_at_all(rates: Rates, amounts: list[str], total: str | None) -> None:
+    found = rates.added((Decimal(amount), currency) for amount, currency in map(str.split, amounts))
+    assert (found and f"{found[0]} {found[1]}") == total
+
+
 POOLS = (
     pool("a", rules=(OfferRule("sky", ("euro",)),)),
     pool("b", rules=(OfferRule("sky", ("dollar",)),)),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import ceil
-from typing import Literal
+from operator import itemgetter
+from typing import Any, Literal, Protocol, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import ColumnElement, Connection, Row, func, select
 
 from burstd.db.database import chunks
 from burstd.db.tables import CHARGE
@@ -118,33 +119,32 @@ class Bill:
         wanted = [CHARGE.c.day >= self._days.start, CHARGE.c.day < self._days.stop]
         if self._user:
             wanted.append(CHARGE.c.user == self._user)
-        if self._limit is None or (dearest := self._dearest(connection, self._limit, wanted)) is None:
+        if self._limit is None or len(dearest := self._dearest(connection, self._limit + 1, wanted)) <= self._limit:
             self._add_sums(connection, wanted)
             return
-        names, lines = dearest
+        names = {row.name for row in dearest} | {name for name, _ in self._sums}
         by = (CHARGE.c.currency, *_USE)
         for currency, *use, amount, milliseconds in connection.execute(
             select(*by, *_SUMS).where(*wanted).group_by(*by)
         ):
             self._others[currency].add(tuple(use), int(amount), int(milliseconds))
-            self._others[currency].others = lines
+            self._others[currency].others = dearest[0].lines
         if len(self._others) > 1:
             number = select(by[0], func.count(key.distinct())).where(*wanted).group_by(by[0])
             for currency, lines in connection.execute(number):
                 self._others[currency].others = lines
+                of_it = [*wanted, by[0] == currency]
+                names |= {row.name for row in self._dearest(connection, self._limit, of_it)}
         for some in chunks(sorted(names)):
             self._add_sums(connection, [*wanted, key.in_(some)], self._others)
 
     def _dearest(
         self, connection: Connection, limit: int, wanted: Sequence[ColumnElement[bool]]
-    ) -> tuple[set[str], int] | None:
-        """Names that may be of one of the first ``limit`` lines, and how many lines there are; None: no more."""
-        by = (_COLUMNS[self._group], CHARGE.c.currency)
-        dearest = select(*by, func.count().over()).where(*wanted).group_by(*by)
-        rows = connection.execute(dearest.order_by(func.sum(CHARGE.c.amount).desc(), *by).limit(limit)).all()
-        if not rows or rows[0][2] <= limit:
-            return None
-        return {row[0] for row in rows} | {name for name, _ in self._sums}, rows[0][2]
+    ) -> Sequence[Row[tuple[Any, ...]]]:
+        """Names and currencies of the first ``limit`` lines, each with how many there are."""
+        by = (_COLUMNS[self._group].label("name"), CHARGE.c.currency)
+        dearest = select(*by, func.count().over().label("lines")).where(*wanted).group_by(*by)
+        return connection.execute(dearest.order_by(func.sum(CHARGE.c.amount).desc(), *by).limit(limit)).all()
 
     def _add_sums(
         self, connection: Connection, wanted: Sequence[ColumnElement[bool]], others: Mapping[str, _Sums] | None = None
@@ -195,11 +195,11 @@ class Bill:
         return day_text(key) if isinstance(key, int) else str(key)
 
     def lines(self) -> tuple[BillLine, ...]:
-        """All of it, dearest first, then the others; by day in order."""
+        """All of it, as ``dearest_first`` has it, then the others; by day in order."""
         found = [sums.line(key, currency) for (key, currency), sums in self._sums.items()]
         if self._group == "day":
             return tuple(sorted(found, key=lambda line: (line.key, line.currency)))
-        found.sort(key=lambda line: (-line.cost, line.key, line.currency))
+        found = dearest_first(found)
         for line in found[self._limit :] if self._limit is not None else ():
             self._others[line.currency].take_in(self._sums[line.key, line.currency])
         others = [sums.line("", currency) for currency, sums in sorted(self._others.items()) if sums.others]
@@ -209,7 +209,7 @@ class Bill:
 def volume_lines(
     volumes: Iterable[Volume], group: BillGrouping, since: float, until: float, user: str = ""
 ) -> tuple[BillLine, ...]:
-    """The bill of volumes for a window, dearest first.
+    """The bill of volumes for a window, as ``dearest_first`` has it.
 
     By claim, job, pool, partition or day they are one line without a key.
     """
@@ -230,4 +230,26 @@ def volume_lines(
             seconds=line.seconds + seconds,
             claims=line.claims + 1,
         )
-    return tuple(sorted(found.values(), key=lambda line: (-line.cost, line.key, line.currency)))
+    return tuple(dearest_first(found.values()))
+
+
+class _Line(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def currency(self) -> str: ...
+    @property
+    def cost(self) -> Decimal: ...
+
+
+LineT = TypeVar("LineT", bound=_Line)
+
+
+def dearest_first(lines: Iterable[LineT]) -> list[LineT]:
+    """First the dearest of each currency, then the second of each: their amounts cannot be compared."""
+    ranks = Counter[str]()
+    placed = []
+    for line in sorted(lines, key=lambda line: (-line.cost, line.key)):
+        ranks[line.currency] += 1
+        placed.append((ranks[line.currency], line.currency, line))
+    return [line for _, _, line in sorted(placed, key=itemgetter(0, 1))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select
 
 from burstd.db.database import chunks
-from burstd.db.repositories.bill import BillGrouping
+from burstd.db.repositories.bill import BillGrouping, dearest_first
 from burstd.db.tables import SITE_CHARGE, SITE_RUN
 from burstd.domain.billing.costs import MICRO
 from burstd.domain.billing.site_runs import SiteRun, site_charges
@@ -89,7 +89,9 @@ class SiteLine:
 def site_lines(
     connection: Connection, group: BillGrouping, since: float, until: float, user: str = "", limit: int | None = None
 ) -> tuple[SiteLine, ...]:
-    """The bill of the site's own nodes, in whole days (UTC), dearest first; by day in order. By pool: by group.
+    """The bill of the site's own nodes, in whole days (UTC), as ``dearest_first`` has it; by day in order.
+
+    By pool: by group.
 
     ``limit``: by job so many lines, the dearest; what is not among them is one line a currency. None: all.
     """
@@ -107,19 +109,21 @@ def site_lines(
         wanted.append(SITE_CHARGE.c.user == user)
     cost = func.sum(SITE_CHARGE.c.amount)
     found = select(cost, func.sum(SITE_CHARGE.c.milliseconds), *by).where(*wanted).group_by(*by)
-    for number, (amount, milliseconds, currency, *name) in enumerate(
-        connection.execute(found.order_by(cost.desc(), *by))
-    ):
+    seen = Counter[str]()
+    for amount, milliseconds, currency, *name in connection.execute(found.order_by(cost.desc(), *by)):
         key = (_text(name[0]) if name else "", currency)
-        if limit is None or number < limit or key in sums:
+        seen[currency] += 1
+        if limit is None or seen[currency] <= limit or key in sums:
             _add(sums[key], int(amount), int(milliseconds))
         else:
             _add(others[currency], int(amount), int(milliseconds), 1)
-    order = sorted(sums, key=lambda key: key if group == "day" else (-sums[key][0], *key))
-    for key in order[limit:] if limit is not None else ():
-        _add(others[key[1]], *sums[key], 1)
+    lines = [_line(*key, *sums[key]) for key in sorted(sums)]
+    if group != "day":
+        lines = dearest_first(lines)
+    for line in lines[limit:] if limit is not None else ():
+        _add(others[line.currency], *sums[line.key, line.currency], 1)
     return (
-        *(_line(*key, *sums[key]) for key in order[:limit]),
+        *lines[:limit],
         *(_line("", currency, *others[currency]) for currency in sorted(others)),
     )
 

@@ -34,6 +34,18 @@ class Rates:
         worth = self.converted(amount, currency)
         return (currency, amount) if worth is None else (self.currency, worth)
 
+    def added(self, amounts: Iterable[tuple[Decimal, str]]) -> tuple[Decimal, str] | None:
+        """The sum, in their own currency where all have one, else in that of the rates; None: there is no rate."""
+        sums: dict[str, Decimal] = {}
+        for amount, currency in amounts:
+            sums[currency] = sums.get(currency, Decimal(0)) + amount
+        if len(sums) == 1:
+            ((currency, amount),) = sums.items()
+            return amount, currency
+        worths = [self.converted(amount, currency) for currency, amount in sums.items()]
+        known = [worth for worth in worths if worth is not None]
+        return (sum(known, Decimal(0)), self.currency) if known and len(known) == len(worths) else None
+
     def price(self, offer: Offer) -> tuple[str, Decimal]:
         """Of an hour, as ``comparable`` has it."""
         return self.comparable(offer.price, offer.currency)

@@ -196,7 +196,7 @@ class _Quoter:
             if share <= 1:
                 gpus = sum(gres.count for gres in node.gres if gres.name == "gpu")
                 prices.add((group.hour.of_node(gpus).full * _decimal(share) * job.nodes, group.hour.currency))
-        return max(prices, default=None)
+        return max(prices, key=lambda price: self.full.rates.comparable(*price), default=None)
 
     # Machines of clouds.
 

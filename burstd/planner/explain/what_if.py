@@ -104,6 +104,7 @@ class _WhatIf:
 
     def _change(self, option: JobVariant, wants: list[Want], names: list[str]) -> OptionChange:
         first = wants[0].offers[0] if wants else None
+        price, currency = self._price(wants) or (None, "")
         update = f"scontrol update JobId={scontrol_job_id(self.job)} {option.update}" if option.update else ""
         return OptionChange(
             before=option.before,
@@ -112,9 +113,14 @@ class _WhatIf:
             start_s=max(ready_s(self.snapshot, wants, names), self._data_s()),
             where=tuple(dict.fromkeys(names)),
             offer=first.id if first else "",
-            price=sum((w.offers[0].price * w.nodes for w in wants), Decimal(0)) if first else None,
-            currency=first.currency if first else "",
+            price=price,
+            currency=currency,
         )
+
+    def _price(self, wants: Sequence[Want]) -> tuple[Decimal, str] | None:
+        """Of an hour of all; None: they have none, or it cannot be said in one currency."""
+        firsts = [(want.offers[0], want.nodes) for want in wants]
+        return self.snapshot.rates.added((offer.price * nodes, offer.currency) for offer, nodes in firsts)
 
     def _data_s(self) -> float:
         data = data_of_job(self.snapshot.data, self.job)

@@ -215,7 +215,7 @@ class JobSummary:
     lost_nodes: tuple[str, ...] = ()
     """Nodes that were gone before their output was fetched."""
     cost: str = ""
-    """What its nodes cost while they were the job's, in the site's currency; empty: not known."""
+    """What its nodes cost while they were the job's, by currency, as ``1.2500 EUR``; empty: not known."""
     on_premises: bool = False
     warnings: tuple[str, ...] = ()
 

@@ -243,13 +243,14 @@ class TransferDispatcher:
         facts = run.facts_of_record(row)
         seconds = Decimal(facts.run_seconds if facts else 0.0)
         allocated_at = self.entered_at(row, run.cycle, S.FETCHING)
-        prices = []
+        prices: dict[str, Decimal] = {}
         for node in row.nodes:
             claims_then = [
                 c for c in self._store.find_claims(slot=node, since=allocated_at, limit=10) if c.created <= allocated_at
             ]
-            prices += [claim.offer.price for claim in claims_then[:1]]
-        return f"{sum(prices) * seconds / 3600:.4f}" if prices and seconds else ""
+            for offer in (claim.offer for claim in claims_then[:1]):
+                prices[offer.currency] = prices.get(offer.currency, Decimal(0)) + offer.price
+        return " + ".join(f"{price * seconds / 3600:.4f} {unit}" for unit, price in prices.items()) if seconds else ""
 
     def remove_job_data(self, row: Staging, run: StagingRun, machines: Mapping[str, Claim]) -> None:
         """What is left of it in the store and on nodes."""
