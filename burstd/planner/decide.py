@@ -24,7 +24,7 @@ from burstd.planner.offers.image_rollout import image_for
 from burstd.planner.offers.offers import alternative_offers
 from burstd.planner.offers.planned_claim import planned_claim
 from burstd.planner.offers.reuse import plan_reuse
-from burstd.planner.policy_chain import PlannerCache, make_target
+from burstd.planner.policy_chain import IN_DOUBT, PlannerCache, make_target
 from burstd.planner.projects.quota_preemption import preempt_for_all
 from burstd.planner.projects.steps import project_steps
 from burstd.planner.snapshot_view import SnapshotView, build_view
@@ -78,7 +78,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
     adoptions = plan_adoptions(snapshot, view)
     if snapshot.record_doubt:
         # What the record says of machines and slots may be long over: nothing is done on its word.
-        return Plan((*adoptions, *preempt_for_all(snapshot, "no machine is started while the record is in doubt")))
+        return Plan((*adoptions, *preempt_for_all(snapshot, IN_DOUBT)))
     read = isinstance(snapshot.slurm, SlurmView)
     target = Target()
     if read:

@@ -40,6 +40,8 @@ from burstd.planner.policy_validation import PolicyBounds, evaluate_policy
 from burstd.planner.projects.steps import ProjectPlan, narrow_to_projects, plan_projects, quota_first
 from burstd.planner.volumes import add_volume_wants
 
+IN_DOUBT = "no machine is started while the record is in doubt"
+
 
 class PlannerCache:
     """What a decision leaves for the next, so that this one has less to do. One thread at a time may use it."""
@@ -67,7 +69,8 @@ def make_target(
     No policy lets a node go that holds output of a job (output_retention.py); an administrator's pin may drain it.
     Idle nodes of an older image go after that, one at a time (image_rollout.py).
 
-    Where Slurm cannot be read, a policy failed or the snapshot is paused, nothing is wanted and nothing released.
+    Where Slurm cannot be read, a policy failed, the snapshot is paused or the record in doubt, nothing is wanted and
+    nothing released.
     """
     if not isinstance(snapshot.outlook, Outlooks):
         snapshot = replace(snapshot, outlook=job_outlooks(snapshot))
@@ -106,7 +109,8 @@ def make_target(
         for name, slots in cache.placement.free_slots().items()
     }
     target = _assign_slots(free, _whole_gangs(target, gangs), awaited)
-    return _on_hold(target, snapshot.paused) if snapshot.paused else target
+    hold = snapshot.paused or (IN_DOUBT if snapshot.record_doubt else "")
+    return _on_hold(target, hold) if hold else target
 
 
 def _evaluate_policies(policies: Iterable[Policy], snapshot: Snapshot, target: Target, bounds: PolicyBounds) -> Target:

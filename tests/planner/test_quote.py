@@ -159,6 +159,13 @@ def test_budgets_say_what_is_left_and_what_is_reserved() -> None:
     assert all("lhc" in w.reason for w in poor.ways if w.pool)
 
 
+@pytest.mark.parametrize("field", ["paused", "record_doubt"])
+def test_no_machine_is_promised_while_none_is_started(field: str) -> None:
+    found = quote(world(**{field: "an old backup"}), asked())
+    assert (found.verdict, found.by, found.changes) == ("wait", "hold", ())
+    assert [w.pool for w in found.ways if w.taken] == [""]
+
+
 def test_a_policy_that_lets_jobs_wait_first() -> None:
     chain = policies.backlog.plugin.make(policies.backlog.BacklogSettings(min_age_s=250))
     found = quote(world(), asked(), chain)

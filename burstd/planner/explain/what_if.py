@@ -42,7 +42,7 @@ def helpful_changes(
     ``job_id`` is that of a row of the queue; ``decide`` makes the target of a snapshot by the policies in force.
     """
     slurm = snapshot.slurm
-    if not isinstance(slurm, SlurmView) or snapshot.paused or plan.target.failed_policies:
+    if not isinstance(slurm, SlurmView) or snapshot.paused or snapshot.record_doubt or plan.target.failed_policies:
         return ()
     job = next((j for j in slurm.jobs if j.id == job_id), None)
     if job is None or job.state is not JobState.PENDING:
