@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import redirect_stdout
 from dataclasses import replace
-from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import policies.budget
+from burstd.api.answers.quote import QuotesView
+from burstd.cli.commands.quote import print_quotes
+from burstd.cli.output import ConsoleOutput
 from burstd.domain.command import Command, CommandResult, QuoteJobs
 from burstd.domain.errors import NoAnswer
+from burstd.domain.slurm.job_history import EndedJob, JobHistory
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.explain.quote import quote_jobs
 from burstd.planner.policy_chain import make_target
 from tests.api.client import ME, ApiTestClient
 from tests.api.fake_backend import PLAN, FakeBackend
-from tests.api.world import SNAPSHOT, USER
+from tests.api.world import SNAPSHOT
 
 from .conftest import NOBODY, Run
 
+BIN = 2
+"""Whose user has no job in this world."""
 OPTIONS = """\
 sbatch: defined options
 sbatch: -------------------- --------------------
@@ -183,9 +190,7 @@ def test_burstd_rests(run: Run, backend: FakeBackend, slurm: Commands) -> None:
 
 
 def test_figures_of_an_account_are_for_those_with_jobs_in_it(backend: FakeBackend, control: Path) -> None:
-    settings = {"projects": {"*": {"limit": "0.01"}}, "users": {USER: {"limit": "7"}}}
-    budget = policies.budget.plugin.make(policies.budget.BudgetSettings.model_validate(settings))
-    backend.answer = quoting(budget, slurm=FULL)
+    """Nor does an answer hang on them: time limits that are open and closed would tell them to the cent."""
     job = {
         "partitions": ["burst"],
         "account": "secret",
@@ -193,13 +198,45 @@ def test_figures_of_an_account_are_for_those_with_jobs_in_it(backend: FakeBacken
         "gres_per_node": [{"name": "gpu", "count": 1}],
     }
     body = {"jobs": [job], "usable_partitions": ["burst"]}
-    with ApiTestClient(control) as root, ApiTestClient(control, NOBODY) as other:
-        seen, hidden = (client.request("POST", "/v1/quote", body)[1]["quotes"][0] for client in (root, other))
-    assert "project secret is 0.01" in seen["summary"]
-    assert "0.01" not in json.dumps(hidden)
-    assert "does not allow it" in hidden["summary"]
+    to_root: list[dict[str, Any]] = []
+    to_other: list[dict[str, Any]] = []
+    ran = [
+        EndedJob(str(n), "bob", "secret", "x", ("burst",), 1, 1, 1, 9000.0, 0.0, 0.0, 3333.0, True) for n in range(9)
+    ]
+    for limit, ended in (("0.01", ()), ("99999", ran)):
+        settings = {"projects": {"secret": {"limit": limit}}}
+        budget = policies.budget.plugin.make(policies.budget.BudgetSettings.model_validate(settings))
+        backend.answer = quoting(budget, slurm=FULL, history=JobHistory.from_jobs(ended))
+        with ApiTestClient(control) as root, ApiTestClient(control, BIN) as other:
+            for client, answers in ((root, to_root), (other, to_other)):
+                answers.append(client.request("POST", "/v1/quote", body)[1]["quotes"][0])
+    assert ["project secret is 0.01" in answer["summary"] for answer in to_root] == [True, False]
+    assert "of secret" in to_root[1]["run_basis"]
     assert backend.commands[1].by != backend.commands[0].by
-    assert Decimal(0) not in [way["expected"] for way in hidden["ways"]]
+    for answer in to_other:
+        assert (answer["unseen_account"], answer["verdict"], answer["budgets"]) == ("secret", "boot", [])
+    poor, rich = ({k: v for k, v in answer.items() if k in ("verdict", "summary", "changes")} for answer in to_other)
+    assert poor == rich
+    assert "secret" not in to_other[1]["run_basis"]
+    assert [command.jobs[0].account for command in backend.commands if isinstance(command, QuoteJobs)][:2] == [
+        "secret",
+        "",
+    ]
+
+
+def test_an_account_that_is_not_looked_at_is_named(backend: FakeBackend, control: Path) -> None:
+    settings = {"projects": {"*": {"limit": "0.01"}}}
+    budget = policies.budget.plugin.make(policies.budget.BudgetSettings.model_validate(settings))
+    backend.answer = quoting(budget, slurm=FULL)
+    body = {"jobs": [{"partitions": ["burst"], "account": "lhc", "time_limit_s": 7200}], "usable_partitions": []}
+    with ApiTestClient(control, NOBODY) as other:
+        answer = QuotesView.model_validate(other.request("POST", "/v1/quote", body)[1])
+    text = StringIO()
+    with redirect_stdout(text):
+        print_quotes(ConsoleOutput(), answer)
+    assert "Account lhc, its budget and its past jobs are not looked at" in text.getvalue()
+    assert "a budget does not allow it; that of its account is not looked at" in text.getvalue()
+    assert "name one" not in text.getvalue()
 
 
 @pytest.mark.parametrize(

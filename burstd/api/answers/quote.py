@@ -63,7 +63,9 @@ class QuoteView(AnswerView):
     changes: list[OptionChangeView]
     """Where no way is open, changes of one option that open one, the smallest first; ``command`` is empty."""
     budgets: list[BudgetView]
-    """Of its account, where the caller has jobs in it, and of its user."""
+    """Of its account and of its user."""
+    unseen_account: str
+    """Its account, where the caller has no job in it: the job is quoted as one of no account. Empty: looked at."""
 
 
 class QuotesView(AnswerView):

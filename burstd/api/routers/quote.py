@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter
@@ -9,8 +10,6 @@ from pydantic import Field
 
 from burstd.api.answers.base import money_view
 from burstd.api.answers.quote import QuotedWayView, QuotesView, QuoteView, TimeRangeView
-from burstd.api.auth import Caller
-from burstd.api.backend import Backend
 from burstd.api.dependencies import BackendDep, CallerDep, RequestBody, ShortText, require_latest_loop
 from burstd.api.routers.jobs import option_change_view, require_slurm
 from burstd.api.routers.status import budget_view, visible_accounts
@@ -22,7 +21,7 @@ from burstd.domain.slurm.shape import Gres
 MAX_COMPONENTS = 32
 QUOTE_TIMEOUT_S = 10.0
 _BUDGET = "budget"
-_HIDDEN = "its budget does not allow it; burstd tells figures of the account once a job of yours is in its queue"
+_UNSEEN_BUDGET = "a budget does not allow it; that of its account is not looked at"
 _Count = Annotated[int, Field(ge=0, le=10**15)]
 _Names = Annotated[tuple[ShortText, ...], Field(max_length=10_000)]
 router = APIRouter(prefix="/v1")
@@ -86,23 +85,29 @@ def post_quote(body: QuoteRequest, caller: CallerDep, backend: BackendDep) -> Qu
     """What a job of the caller's would meet: each way to run it, with start, end, cost, and what selects it."""
     require_slurm(require_latest_loop(backend)[0])
     jobs = tuple(job.job(caller.user) for job in body.jobs)
-    found = backend.command(QuoteJobs(jobs, body.usable_partitions, caller.actor), QUOTE_TIMEOUT_S).quotes
+    # A caller may name any account. What is told of it would tell its figures, were it only whether there is a way.
+    known = {job.account for job in jobs} if caller.admin else visible_accounts(caller, backend)
+    decided = tuple(job if job.account in known else replace(job, account="") for job in jobs)
+    found = backend.command(QuoteJobs(decided, body.usable_partitions, caller.actor), QUOTE_TIMEOUT_S).quotes
     return QuotesView(
         now=found[0].now,
-        quotes=[_quote(one, asked, caller, backend) for one, asked in zip(found, jobs, strict=True)],
+        quotes=[
+            _quote(one, asked, unseen="" if asked.account in known else asked.account)
+            for one, asked in zip(found, jobs, strict=True)
+        ],
     )
 
 
-def _quote(quote: Quote, asked: Job, caller: Caller, backend: Backend) -> QuoteView:
-    # A caller may name any account: whose figures he may see the queue tells.
-    hidden = not caller.admin and bool(asked.account) and asked.account not in visible_accounts(caller, backend)
+def _quote(quote: Quote, asked: Job, *, unseen: str) -> QuoteView:
+    hidden = bool(unseen)
     return QuoteView.from_fields(
         quote,
         tasks=asked.tasks,
-        summary=_HIDDEN if hidden and quote.by == _BUDGET else quote.summary,
+        unseen_account=unseen,
+        summary=_UNSEEN_BUDGET if hidden and quote.by == _BUDGET else quote.summary,
         ways=[_way(way, hidden=hidden) for way in quote.ways],
         changes=[option_change_view(change) for change in quote.changes],
-        budgets=[budget_view(line) for line in quote.budgets if line.kind == "user" or not hidden],
+        budgets=[budget_view(line) for line in quote.budgets],
     )
 
 
@@ -120,7 +125,7 @@ def _way(way: QuotedWay, *, hidden: bool) -> QuotedWayView:
         price_per_hour=money_view(offer.price, offer.currency) if offer else None,
         start=_range(way.start),
         end=_range(way.end),
-        reason=_HIDDEN if hidden and way.by == _BUDGET else way.reason,
+        reason=_UNSEEN_BUDGET if hidden and way.by == _BUDGET else way.reason,
         **money,
     )
 

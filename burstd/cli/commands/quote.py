@@ -149,6 +149,12 @@ def print_quotes(out: ConsoleOutput, answer: QuotesView) -> None:
         if one.tasks > 1:
             out.note(f"It is an array of {plural(one.tasks, 'task')}: times are of the first, costs of all.")
         out.note(f"As it is: {verdict.plain}: {one.summary}.")
+        if one.unseen_account:
+            out.note(
+                f"Account {one.unseen_account}, its budget and its past jobs are not looked at: burstd knows no job of "
+                "yours in it.",
+                "yellow",
+            )
         if not number:
             _print_slurm(out, answer)
         _print_ways(out, answer.now, one)
