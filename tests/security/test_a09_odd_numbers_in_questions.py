@@ -27,7 +27,7 @@ from tests.api.world import JOBS
 ODD = ("nan", "inf", "-inf", "1e300", str(10**20), "-1", "1" * 5000)
 ODD_JSON = ("NaN", "Infinity", "-Infinity", "1e300", str(10**20), "-1", "1" * 5000)
 ODD_TEXT = ("nan_1", "1e300_1", "-1_1", "1" * 5000, "%00", "%ed%a0%80", "%1b%5b31m", "..%2f..", "[1-99999999]")
-PATHS = {"pool": "gpu", "job_id": JOBS[0].id, "name": "sandbox", "what": "record"}
+PATHS = {"pool": "gpu", "job_id": JOBS[0].id, "name": "sandbox", "what": "record", "month": "2026-10"}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/pools/{pool}/pin": {"nodes": 1, "kind": "exact", "for_s": 60.0},
     "/v1/jobs/{job_id}/routes": {"port": 8888, "node": ""},
@@ -37,6 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/providers/{name}/forget": {"zone": "north", "instance_type": "g4"},
     "/v1/reference": {"node": "op1", "answer": "cpus=2"},
     "/v1/stage/evict": {"kind": "dataset", "name": "x"},
+    "/v1/quote": {"jobs": [{"partitions": ["burst"]}]},
     "POST /v1/projects/{name}": {"values": {"quota": 2}},
     "PUT /v1/projects/{name}": {"values": {"quota": 2}},
     "DELETE /v1/projects/{name}": {},
