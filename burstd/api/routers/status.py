@@ -426,6 +426,7 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan, held: Sequence[DrainedSlot
     released = sum(r.pool == pool.name for r in plan.target.releases)
     nodes = snapshot.slurm.nodes if isinstance(snapshot.slurm, SlurmView) else {}
     gpus = [g for c in claims if c.state is S.IN_SERVICE and c.slot in nodes for g in nodes[c.slot].shared_gpus]
+    slots = frozenset(pool.slots)
     return _pool_view(
         pool,
         claims,
@@ -437,7 +438,7 @@ def _pool(pool: Pool, snapshot: Snapshot, plan: Plan, held: Sequence[DrainedSlot
         holds=[
             SlotHoldView.from_fields(one, by=one.by.removeprefix("user:"))
             for one in sorted(held, key=lambda one: (one.since, one.slot))
-            if one.slot in pool.slots
+            if one.slot in slots
         ],
         shards=sum(gpu.shards for gpu in gpus),
         free_shards=sum(gpu.free for gpu in gpus),
