@@ -15,17 +15,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sqlalchemy import event, text, update
 
 from burstd.db import Store
 from burstd.db.repositories.bill import BillGrouping
 from burstd.db.tables import CHARGE
 from burstd.domain.billing.closing import COLUMNS, ClosedMonth, close_month, days_of, month_file
-from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun, IdleMode
+from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun
 from burstd.domain.claim import ClaimState
-from tests.examples import examples
 
 from .samples import ManualClock, planned
 from .test_money import ANN, BOB, CENTS, begin, check, end
@@ -391,52 +388,3 @@ def test_killed_at_any_statement_of_a_closing_it_is_done_once_and_whole(tmp_path
         assert [month.totals for month in store.closed_months()] == [
             {"EUR": Decimal("3.700000")}, {"EUR": Decimal("2592.000000")},
         ]  # fmt: skip
-
-
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("begin"), st.integers(0, 3), st.floats(0, 40 * DAY_S)),
-        st.tuples(st.just("end"), st.integers(0, 3), st.floats(0, 40 * DAY_S)),
-        st.tuples(st.just("shorten"), st.integers(0, 3), st.floats(0, 1)),
-        st.tuples(st.just("run"), st.integers(0, 3), st.floats(0, 1)),
-        st.tuples(st.just("close"), st.just(0), st.floats(0, 40 * DAY_S)),
-    ),
-    max_size=10,
-)
-
-
-@settings(max_examples=examples(10))
-@given(steps, st.sampled_from(IdleMode))
-def test_closed_months_stay_and_sums_are_exact_whatever_comes(
-    steps: list[tuple[str, int, float]], idle: IdleMode
-) -> None:
-    clock = ManualClock(at(1, 20))
-    known: tuple[ClosedMonth, ...] = ()
-    with Store.open(":memory:", clock) as store:
-        store.idle_mode = idle
-        for number, (step, slot, size) in enumerate(steps):
-            live = {claim.slot: claim for claim in store.claims()}
-            claim = live.get(f"n{slot}")
-            if step == "close":
-                clock.time += size
-                close_months(store)
-            elif step == "begin" and claim is None:
-                new = replace(planned(f"c{number}", f"n{slot}", offer=CENTS), accounts=("atlas",))
-                begin(store, new, clock=clock)
-                clock.time += size
-            elif step == "end" and claim is not None:
-                end(store, claim.id, clock, end_s=30)
-                clock.time += size
-            elif step == "shorten":
-                for gone in store.find_claims(states=[S.GONE])[:1]:
-                    if gone.billed_from is not None and gone.billed_until is not None:
-                        length = (gone.billed_until - gone.billed_from) * size
-                        store.update_claim(gone.id, billed_until=gone.billed_from + length)
-            elif step == "run" and claim is not None and claim.billed_from is not None:
-                begun = claim.billed_from + size * (clock.time - claim.billed_from)
-                run = ClaimRun(claim.id, ANN if slot % 2 else BOB, begun, WHOLE // 2, begun + DAY_S, number)
-                store.save_runs([run])
-            check_unchanged(store)
-            assert store.closed_months()[: len(known)] == known
-            known = store.closed_months()
-        check(store, store.find_claims(), clock.time)

@@ -1,0 +1,249 @@
+"""Whatever happens to machines, records and clocks: charges add up, closed months stay, nothing is corrected twice."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from itertools import chain
+from math import ceil
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from burstd.db import Store
+from burstd.db.repositories.bill import BillGrouping
+from burstd.db.repositories.charges import charges_of, charges_so_far
+from burstd.domain.billing.closing import ClosedMonth, close_month, days_of
+from burstd.domain.billing.costs import MICRO, month_start, next_month
+from burstd.domain.billing.use import DAY_S, WHOLE, Charge, ClaimRun, IdleMode, day_text
+from burstd.domain.claim import Claim, ClaimState
+from tests.examples import examples
+
+from .samples import ManualClock, planned
+from .test_closed_months import WAIT_S, at
+from .test_money import ANN, BOB, CENTS, begin, check, end
+
+S = ClaimState
+GROUPS: tuple[BillGrouping, ...] = ("pool", "user")
+slots, days, parts = st.integers(0, 2), st.floats(0, 40), st.floats(0, 1)
+
+
+@dataclass
+class Known:
+    """What is known beside the record."""
+
+    number: int = 0
+    closed: tuple[ClosedMonth, ...] = ()
+    purged: Counter[str] = field(default_factory=Counter)
+    """Cost of machines that are on record no longer, by month, in millionths."""
+    outlived: Counter[str] = field(default_factory=Counter)
+    """Their charges that are still on record, by pool."""
+
+
+def month_sums(charges: Iterable[Charge]) -> Counter[str]:
+    """By the month that they are for."""
+    found: Counter[str] = Counter()
+    for one in charges:
+        found[one.corrects or day_text(one.day)[:7]] += one.amount
+    return found
+
+
+def payer_sums(charges: Iterable[Charge]) -> dict[tuple[str, ...], int]:
+    found: defaultdict[tuple[str, ...], int] = defaultdict(int)
+    for one in charges:
+        found[one.corrects or day_text(one.day)[:7], one.kind, one.cause, *one.payer] += one.amount
+    return {key: amount for key, amount in found.items() if amount}
+
+
+class Months(RuleBasedStateMachine):
+    """One site, from the life of its machines to that of its record."""
+
+    @initialize(idle=st.sampled_from(IdleMode))
+    def open(self, idle: IdleMode) -> None:
+        self.clock, self.known, self.ahead_s = ManualClock(at(1, 20)), Known(), 0.0
+        self.backup: tuple[bytes, Known, float] | None = None
+        self.store = Store.open(":memory:", self.clock)
+        self.store.idle_mode = idle
+        begin(self.store, self._new(), clock=self.clock)
+        self.close_a_month()
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            if not self.known.purged:
+                check(self.store, self.store.find_claims(), self.clock.time)
+            self.store.close()
+
+    def _claim(self, which: int) -> Claim | None:
+        live = self.store.claims()
+        return live[which % len(live)] if live else None
+
+    def _new(self) -> Claim:
+        self.known.number += 1
+        pool = f"pool{self.known.number % 3}"
+        return replace(
+            planned(f"c{self.known.number}", f"n{self.known.number}", offer=CENTS, pool=pool), accounts=("atlas",)
+        )
+
+    @rule(passed=days)
+    def wait(self, passed: float) -> None:
+        self.clock.time += passed * DAY_S
+
+    @rule(passed=days)
+    def launch(self, passed: float) -> None:
+        if len(self.store.claims()) < 4:
+            begin(self.store, self._new(), clock=self.clock)
+            self.clock.time += passed * DAY_S
+
+    @rule(slot=slots, since=parts, length=days, share=st.sampled_from([WHOLE, WHOLE // 3]))
+    def run(self, slot: int, since: float, length: float, share: int) -> None:
+        claim = self._claim(slot)
+        if claim is not None and claim.billed_from is not None:
+            begun = claim.billed_from + since * (self.clock.time - claim.billed_from)
+            self.known.number += 1
+            ran = ClaimRun(claim.id, ANN if slot else BOB, begun, share, begun + length * DAY_S, self.known.number)
+            self.store.save_runs([ran])
+
+    @rule(slot=slots)
+    def end(self, slot: int) -> None:
+        claim = self._claim(slot)
+        if claim is not None:
+            end(self.store, claim.id, self.clock, end_s=30)
+
+    @rule(slot=slots)
+    def hand_over(self, slot: int) -> None:
+        claim = self._claim(slot)
+        if claim is not None:
+            self.store.transition_claim(claim.id, S.IN_SERVICE, S.DRAINING, "idle")
+            new = self._new()
+            self.store.hand_over_claim(claim.id, S.DRAINING, new, f"former-{new.id}")
+            self.clock.time += 10
+            for old, to in ((S.VALIDATING, S.READY), (S.READY, S.IN_SERVICE)):
+                self.store.transition_claim(claim.id, old, to, "so")
+
+    @rule()
+    def close_a_month(self) -> None:
+        """Its bill stays what it was just before."""
+        month, _ = self.store.awaited_claims()
+        if not month:
+            return
+        self.clock.time = max(self.clock.time, month_start(next_month(month)) + WAIT_S)
+        window = month_start(month), month_start(next_month(month))
+
+        def costs() -> list[dict[str, Decimal]]:
+            return [{line.key: line.cost for line in self.store.bill(group, *window) if line.cost} for group in GROUPS]
+
+        before = costs()
+        if self.store.close_month(WAIT_S) and self.store.idle_mode is not IdleMode.BY_USE:
+            assert costs() == before
+
+    @rule(which=st.integers(0, 9), part=parts, begins=st.booleans())
+    def late_word(self, which: int, part: float, begins: bool) -> None:
+        """On the beginning or the end of a machine."""
+        some = [claim for claim in self.store.find_claims() if claim.billed_from is not None]
+        if not some:
+            return
+        claim = some[which % len(some)]
+        assert claim.billed_from is not None
+        length = (self.clock.time if claim.billed_until is None else claim.billed_until) - claim.billed_from
+        if begins:
+            self.store.update_claim(claim.id, billed_from=claim.billed_from + length * part / 3)
+        elif claim.billed_until is not None:
+            self.store.update_claim(claim.id, billed_until=claim.billed_from + length * part)
+
+    @precondition(lambda self: not self.ahead_s)
+    @rule(kept=days, charges_kept=days)
+    def purge(self, kept: float, charges_kept: float) -> None:
+        now = self.clock.time
+        before, charges_before = now - kept * DAY_S, now - (kept + charges_kept) * DAY_S
+        over = [claim for claim in self.store.find_claims(states=[S.GONE]) if claim.since < before]
+        with self.store._database.reading() as connection:
+            for charges in charges_of(connection, over, now, self.store.idle_mode).values():
+                self.known.purged.update(month_sums(charges))
+        assert self.store.purge(before, charges_before) == len(over)
+        on_record = {claim.id for claim in self.store.find_claims()}
+        self.known.outlived.clear()
+        for one in self.store.charges_of_days(range(10**5)):
+            if one.machine not in on_record:
+                self.known.outlived[one.pool] += one.charge.amount
+
+    @precondition(lambda self: not self.ahead_s)
+    @rule(ahead=st.floats(1, 100))
+    def clock_jumps_ahead(self, ahead: float) -> None:
+        self.ahead_s = ahead * DAY_S
+        self.clock.time += self.ahead_s
+
+    @precondition(lambda self: self.ahead_s)
+    @rule()
+    def confirm_clock(self) -> None:
+        self.clock.time -= self.ahead_s
+        self.store.shift_late_times(self.clock.time, self.ahead_s)
+        self.ahead_s = 0.0
+        closed = self.store.closed_months()
+        assert closed == self.known.closed[: len(closed)]
+        self.known.closed = closed
+        self.backup = None
+
+    def _raw(self) -> sqlite3.Connection:
+        with self.store._database.reading() as connection:
+            found = connection.connection.driver_connection
+        assert isinstance(found, sqlite3.Connection)
+        return found
+
+    @rule()
+    def back_up(self) -> None:
+        self.backup = self._raw().serialize(), deepcopy(self.known), self.ahead_s
+
+    @precondition(lambda self: self.backup is not None)
+    @rule()
+    def put_old_backup_back(self) -> None:
+        assert self.backup is not None
+        content, known, self.ahead_s = self.backup
+        self.known = replace(deepcopy(known), number=self.known.number)
+        self._raw().deserialize(content)
+        self.store._forget()
+        self.store._answers.clear()
+
+    @invariant()
+    def all_is_exact(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        store, now, claims = self.store, self.clock.time, self.store.find_claims()
+        live = [claim for claim in claims if claim.state is not S.GONE]
+        for month in store.closed_months():
+            found = close_month(month.month, month.closed, store.charges_of_days(days_of(month.month)))
+            assert found == month or not found.charges, "all are there, or none is kept any more"
+        assert store.closed_months()[: len(self.known.closed)] == self.known.closed
+        self.known.closed = store.closed_months()
+        with store._database.reading() as connection:
+            cost = charges_of(connection, claims, now, store.idle_mode)
+            known = charges_so_far(connection, live, now, store.idle_mode)
+        whole, spent = self.known.outlived.copy(), self.known.purged.copy()
+        for claim in claims:
+            whole[claim.pool] += sum(one.amount for one in cost[claim.id])
+            if claim.state is S.GONE:
+                spent.update(month_sums(cost[claim.id]))
+            else:
+                assert payer_sums(chain(*known[claim.id])) == payer_sums(cost[claim.id])
+        shown = {line.key: int(line.cost / MICRO) for line in store.bill("pool", 0.0) if line.cost}
+        assert shown == {pool: amount for pool, amount in whole.items() if amount}
+        today = ceil(now / DAY_S)
+        assert all(one.charge.day < today for one in store.charges_of_days(range(10**5)) if one.charge.corrects)
+        booked = {one.month: one.amount / MICRO for one in store.spending() if not one.kind and one.amount}
+        assert booked == {month: Decimal(amount) for month, amount in spent.items() if amount}
+
+
+Months.TestCase.settings = settings(
+    max_examples=examples(6),
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+TestMonths = pytest.mark.slow(Months.TestCase)
