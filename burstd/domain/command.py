@@ -9,7 +9,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.project import Project
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.option_change import OptionChange
-from burstd.domain.slurm.quote import Quote
+from burstd.domain.slurm.quote import Quote, UsablePartition
 from burstd.domain.snapshot import Snapshot
 
 PIN_KINDS = ("exact", "floor", "ceiling")
@@ -143,8 +143,8 @@ class QuoteJobs:
 
     jobs: tuple[Job, ...]
     """The components of one job."""
-    usable: tuple[str, ...]
-    """Partitions that the user may name."""
+    usable: tuple[UsablePartition, ...]
+    """Of a het job none."""
     by: str
 
 

@@ -21,7 +21,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.option_change import OptionChange
-from burstd.domain.slurm.quote import Quote
+from burstd.domain.slurm.quote import Quote, UsablePartition
 from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot, Unavailable
 from burstd.domain.staging import StagingView
 from burstd.domain.storage_node import StorageNodeView
@@ -471,7 +471,7 @@ class Reconciler:
             return ()
         return self._what_if.smallest_changes(*self.latest, job_id, self._trial_target())
 
-    def quote_jobs(self, jobs: Sequence[Job], usable: Collection[str]) -> tuple[Quote, ...]:
+    def quote_jobs(self, jobs: Sequence[Job], usable: Collection[UsablePartition]) -> tuple[Quote, ...]:
         """What jobs would meet that are not submitted, by the last snapshot; changes nothing. Raises NoAnswer."""
         if self.latest is None:
             raise NoAnswer("burstd has just started and has not read Slurm and the clouds yet; try again soon")

@@ -11,7 +11,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import PolicyFailed, Target
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.option_change import OptionChange
-from burstd.domain.slurm.quote import Quote
+from burstd.domain.slurm.quote import Quote, UsablePartition
 from burstd.domain.snapshot import Snapshot
 from burstd.planner.explain.quote import quote_jobs
 from burstd.planner.explain.what_if import helpful_changes
@@ -60,7 +60,7 @@ class ThrottledQuotes:
         snapshot: Snapshot,
         plan: Plan,
         jobs: Sequence[Job],
-        usable: Collection[str],
+        usable: Collection[UsablePartition],
         decide: Callable[[Snapshot], Target],
         site_costs: SiteCosts = _NO_COSTS,
     ) -> tuple[Quote, ...]:
@@ -70,10 +70,13 @@ class ThrottledQuotes:
             raise NoAnswer(f"burstd has just worked out another quote; try again in {left_s:.0f} s")
         began = process_time()
 
-        def in_time(seen: Snapshot) -> Target:
-            return decide(seen) if process_time() - began < MAX_CPU_S else _NO_TIME
+        def in_time() -> bool:
+            return process_time() - began < MAX_CPU_S
 
-        found = quote_jobs(snapshot, plan, jobs, usable, in_time, site_costs)
+        def decide_in_time(seen: Snapshot) -> Target:
+            return decide(seen) if in_time() else _NO_TIME
+
+        found = quote_jobs(snapshot, plan, jobs, usable, decide_in_time, site_costs, in_time)
         took = process_time() - began
         self._paused_until = monotonic() + took * PAUSE_FACTOR if took > UNTHROTTLED_CPU_S else float("-inf")
         return found

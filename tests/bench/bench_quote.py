@@ -27,7 +27,7 @@ from burstd.domain.billing.use import Charge, Kind
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.slurm.quote import QuotedWay
+from burstd.domain.slurm.quote import QuotedWay, UsablePartition
 from burstd.domain.slurm.shape import Gres
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.explain.quote import quote_jobs
@@ -136,7 +136,7 @@ class QuotedRun(ReplayRun):
         def decide(seen: Snapshot) -> Target:
             return make_target(seen, self._chain or (), spot_interruptions=self._scenario.tuning.spot_interruptions)
 
-        (found,) = quote_jobs(snapshot, Plan(), [asked], (partition,), decide)
+        (found,) = quote_jobs(snapshot, Plan(), [asked], (UsablePartition(partition),), decide)
         way = next((way for way in found.ways if way.taken and not way.options), None)
         if way is not None:
             spread = snapshot.history.similar_jobs(asked).spread()
@@ -209,7 +209,8 @@ def time_quotes() -> str:
         return make_target(seen, ())
 
     asked = replace(rows[0], id="", partitions=("burst", "onprem"), time_limit_s=7200.0)
-    quotes = _timed(lambda: quote_jobs(snapshot, plan, [asked], ("burst", "onprem"), decide))
+    usable = UsablePartition("burst"), UsablePartition("onprem")
+    quotes = _timed(lambda: quote_jobs(snapshot, plan, [asked], usable, decide))
     decisions = _timed(lambda: decide(snapshot))
     return (
         f"{PENDING:,} pending: a quote {min(quotes):.0f} to {max(quotes):.0f} ms, "

@@ -102,9 +102,11 @@ The job asks for 1 node, 1 CPU, 100 MiB per node, gpu:1 per node, 120 min.
   sandbox/local/a/g4/on-demand.
   Not counted is what it may wait for besides: data of its #BURST lines.
 
-   WAY                STARTS  90 %   ENDS  90 %           COST   AT MOST
+   WAY                STARTS  90 %   ENDS  90 %           COST  TO LIMIT
 1  gpu: g4 on-demand  40 s    100 s  2 h   2 h 1 min  1.56 EUR  6.15 EUR
-  90 %: by then with that chance. COST: as the bill would charge it.
+  90 %: by then with that chance. COST: its share, and the boot. TO LIMIT: whole
+  machines, or what a budget reserves. Idle time and further runs are not in
+  them.
 
 1  nothing to add
 
@@ -130,7 +132,7 @@ def test_burstd_hears_what_the_job_asks_for_and_no_line_of_the_script(
     (asked,) = command.jobs
     assert (asked.user, asked.name, asked.gres_per_node) == (ME, "train.sh", (Gres("gpu", "", 1),))
     assert (asked.time_limit_s, asked.memory_mib, asked.comment) == (7200.0, 100, "")
-    assert command.usable == ("burst", "onprem")
+    assert [one.name for one in command.usable] == ["burst", "onprem"]
     for text in (repr(command), out):
         assert "hunter" not in text
         assert "for me alone" not in text
@@ -197,7 +199,7 @@ def test_figures_of_an_account_are_for_those_with_jobs_in_it(backend: FakeBacken
         "time_limit_s": 7200,
         "gres_per_node": [{"name": "gpu", "count": 1}],
     }
-    body = {"jobs": [job], "usable_partitions": ["burst"]}
+    body = {"jobs": [job], "usable_partitions": [{"name": "burst"}]}
     to_root: list[dict[str, Any]] = []
     to_other: list[dict[str, Any]] = []
     ran = [

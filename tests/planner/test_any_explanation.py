@@ -12,6 +12,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Target
 from burstd.domain.slurm.comment import split_comment
 from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.quote import UsablePartition
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.explain.explain import explain_job
 from burstd.planner.explain.job_comment import MAX_COMMENT_LENGTH, JobComments
@@ -89,12 +90,12 @@ def test_each_job_has_a_quote_in_any_situation(snapshot: Snapshot, number: int) 
         return
     asked = snapshot.slurm.jobs[number % len(snapshot.slurm.jobs)]
     one = replace(asked, id="", het_job_id="", het_offset=0, array_tasks="", array_job_id="", dependency="")
-    usable = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
+    usable = {UsablePartition(name) for pool in snapshot.pools.values() for name in pool.partitions}
     target = decide(snapshot)
     (found,) = quote_jobs(snapshot, Plan((), target, target.remarks), [one], usable, decide)
     event(f"{sum(way.taken for way in found.ways)} ways")
     for way in found.ways:
         assert way.taken or way.reason
         assert way.start is None or snapshot.now <= way.start.p10 <= way.start.p50 <= way.start.p90
-        assert way.start is None or way.end is not None
+        assert way.start is None or way.end is not None or found.run_basis == "none"
         assert way.worst is None or way.expected is not None

@@ -20,11 +20,13 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.job_history import EndedJob, JobHistory
-from burstd.domain.slurm.quote import Quote, QuotedWay
+from burstd.domain.slurm.outlook import Outlooks
+from burstd.domain.slurm.quote import Quote, QuotedWay, TimeRange, UsablePartition
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import RuntimeState, SlurmView, Snapshot
 from burstd.planner.explain import quote as quote_
 from burstd.planner.explain.quote import quote_jobs
+from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.policy_chain import make_target
 
 from .worlds import NOW, claim, job, make_snapshot, node, offer, pool
@@ -40,6 +42,7 @@ OFFERS = (offer("v1", "2", V100), offer("v1", "0.5", V100, spot=True), offer("a1
 BOOTS = RuntimeState(boot_durations={"v100": (90.0, 100.0, 110.0, 200.0), "a100": (300.0,)})
 SITE = node("op1", partitions=("gpu",), cpus=8, gres=(Gres("gpu", "v100", 2),))
 GPU = (Gres("gpu", "", 1),)
+USABLE = (UsablePartition("burst"), UsablePartition("gpu"))
 
 
 def world(*jobs: Job, **fields: Any) -> Snapshot:
@@ -50,7 +53,7 @@ def world(*jobs: Job, **fields: Any) -> Snapshot:
 def quotes(snapshot: Snapshot, *jobs: Job, chain: tuple[Policy, ...] = ()) -> tuple[Quote, ...]:
     found = make_target(snapshot, chain)
     plan = Plan((), found, found.remarks)
-    return quote_jobs(snapshot, plan, jobs, {"burst", "gpu"}, lambda seen: make_target(seen, chain))
+    return quote_jobs(snapshot, plan, jobs, USABLE, lambda seen: make_target(seen, chain))
 
 
 def quote(snapshot: Snapshot, asked: Job, *chain: Policy) -> Quote:
@@ -69,6 +72,10 @@ def ways(found: Quote) -> list[tuple[str, str, str, bool, str]]:
 def waits(way: QuotedWay) -> list[int]:
     assert way.start is not None
     return [round(at - NOW) for at in (way.start.p10, way.start.p50, way.start.p90)]
+
+
+def times(found: TimeRange) -> list[float]:
+    return [found.p10, found.p50, found.p90]
 
 
 def test_the_sites_nodes_both_markets_and_the_other_pool() -> None:
@@ -93,7 +100,7 @@ def test_the_sites_own_prices() -> None:
     groups = (NodeGroup("old", ("op1",), plain_hour("CHF", Decimal(3), None, per_gpu=False)),)
     target = make_target(world(), ())
     plan = Plan((), target, target.remarks)
-    (found,) = quote_jobs(world(), plan, [asked()], {"gpu"}, lambda s: make_target(s, ()), SiteCosts(groups))
+    (found,) = quote_jobs(world(), plan, [asked()], USABLE, lambda s: make_target(s, ()), SiteCosts(groups))
     site = found.ways[0]
     # One of two GPUs for two hours.
     assert (site.pool, site.expected, site.worst, site.currency) == ("", Decimal(3), Decimal(3), "CHF")
@@ -107,7 +114,7 @@ def test_the_sites_own_prices_in_two_currencies(rate: str, worst: str) -> None:
     snapshot = world(nodes=(SITE, replace(SITE, name="op2")), rates=rates)
     target = make_target(snapshot, ())
     plan = Plan((), target, target.remarks)
-    (found,) = quote_jobs(snapshot, plan, [asked()], {"gpu"}, lambda s: make_target(s, ()), SiteCosts(groups))
+    (found,) = quote_jobs(snapshot, plan, [asked()], USABLE, lambda s: make_target(s, ()), SiteCosts(groups))
     assert f"{found.ways[0].worst} {found.ways[0].currency}" == worst
 
 
@@ -211,6 +218,87 @@ def test_how_long_like_jobs_ran(known: int) -> None:
     end = found.ways[0].end
     assert end is not None
     assert end.p50 == NOW + found.run_s
+
+
+def test_few_long_runs_among_many_short_ones_leave_the_times_in_order() -> None:
+    """The mean is seven minutes; nine of ten have ended after one."""
+    ended = [
+        EndedJob(str(n), "ada", "", "train", ("burst",), 1, 1, 1, 7200.0, 0.0, 0.0, 60.0 if n % 20 else 7200.0, True)
+        for n in range(200)
+    ]
+    found = quote(world(history=JobHistory.from_jobs(ended)), asked(name="train"))
+    assert found.run_s == pytest.approx(417)
+    for way in found.ways:
+        assert way.start is not None
+        assert way.end is not None
+        assert [end - start for start, end in zip(times(way.start), times(way.end), strict=True)] == [60.0] * 3
+
+
+def test_no_end_is_told_of_a_job_of_which_nothing_is_known() -> None:
+    found = quote(world(), asked(time_limit_s=0.0))
+    assert found.run_basis == "none"
+    assert [(way.start is None, way.end, way.worst) for way in found.ways if way.taken] == [(False, None, None)] * 3
+
+
+def test_what_starts_in_thousands_of_years_does_not_start() -> None:
+    busy = job("7", partitions=("gpu",), state=JobState.RUNNING, node_list=("op1",), cpus=8, time_limit_s=2e11,
+               start=NOW - 10)  # fmt: skip
+    full = replace(SITE, state="ALLOCATED", cpus_allocated=8)
+    found = quote(world(busy, nodes=(full,)), asked(partitions=("gpu",)))
+    assert [w.reason for w in found.ways if not w.pool] == ["no node of the site in gpu can run it within ten years"]
+
+
+def test_another_partition_gives_the_job_its_own_defaults() -> None:
+    """In ``whole`` it has the node for itself, and ends after its hour."""
+    site = replace(SITE, partitions=("whole",))
+    groups = (NodeGroup("old", ("op1",), plain_hour("CHF", Decimal(3), None, per_gpu=False)),)
+    target = make_target(world(nodes=(site,)), ())
+    whole = UsablePartition("whole", time_limit_s=3600.0, exclusive=True)
+    (found,) = quote_jobs(
+        world(nodes=(site,)),
+        Plan((), target, target.remarks),
+        [asked()],
+        [whole],
+        lambda seen: make_target(seen, ()),
+        SiteCosts(groups),
+    )
+    way = found.ways[0]
+    assert (way.options, way.expected, way.worst) == ("-p whole", Decimal(3), Decimal(3))
+    assert way.end is not None
+    assert way.end.p50 == NOW + 3600
+    assert found.ways[1].end is not None
+    assert found.ways[1].end.p50 > NOW + 7200
+
+
+def test_the_queue_is_looked_at_twice_whatever_the_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"p{number}" for number in range(9)]
+    nodes = tuple(replace(SITE, name=f"op{name}", partitions=(name,)) for name in names)
+    others = [job(str(n), partitions=(names[n % 9],), gres_per_node=(Gres("gpu", "", 2),)) for n in range(1, 40)]
+    snapshot = world(*others, nodes=nodes)
+    target = make_target(snapshot, ())
+    looks: list[int] = []
+
+    def counted(seen: Snapshot) -> Outlooks:
+        assert isinstance(seen.slurm, SlurmView)
+        looks.append(len(seen.slurm.jobs))
+        return job_outlooks(seen)
+
+    monkeypatch.setattr(quote_, "job_outlooks", counted)
+
+    def site_ways(times: int) -> list[QuotedWay]:
+        left = iter([True] * times)
+        usable = [UsablePartition(name) for name in names]
+        (found,) = quote_jobs(
+            snapshot, Plan((), target, target.remarks), [asked()], usable, lambda seen: make_target(seen, ()),
+            in_time=lambda: next(left, False),
+        )  # fmt: skip
+        return [way for way in found.ways if not way.pool]
+
+    assert [way.taken for way in site_ways(2)] == [True] * 9
+    # How long it runs, where it can run alone, and two looks behind others.
+    assert looks[:2] == [1, 9]
+    assert len(looks) == 4
+    assert {way.reason for way in site_ways(1)} == {quote_._NOT_DECIDED}
 
 
 def test_components_of_a_het_job_stay_where_they_are() -> None:

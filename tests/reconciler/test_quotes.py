@@ -11,6 +11,7 @@ import pytest
 from burstd.domain.errors import NoAnswer
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Target
+from burstd.domain.slurm.quote import UsablePartition
 from burstd.domain.snapshot import Snapshot
 from burstd.planner.policy_chain import make_target
 from burstd.reconciler import what_if
@@ -31,7 +32,9 @@ def test_nothing_is_written_and_nothing_started(tmp_path: Path) -> None:
     world.run(30)
     assert world.reconciler is not None
     record, calls, jobs = on_record(world), list(world.calls), list(world.slurm.jobs())
-    (found,) = world.reconciler.quote_jobs([job("", cpus=2, time_limit_s=3600.0)], ["burst", "onprem"])
+    (found,) = world.reconciler.quote_jobs(
+        [job("", cpus=2, time_limit_s=3600.0)], [UsablePartition("burst"), UsablePartition("onprem")]
+    )
     assert [way.pool for way in found.ways if way.taken] == ["", "cpu"]
     assert (on_record(world), world.calls, list(world.slurm.jobs())) == (record, calls, jobs)
 
@@ -54,7 +57,9 @@ def test_a_long_answer_ends_in_time_and_the_next_has_to_wait(monkeypatch: pytest
 
     def verdict() -> str:
         asked = replace(job(""), time_limit_s=3600.0, partitions=("gpu",))
-        (found,) = desk.quote_jobs(snapshot, Plan((), target, target.remarks), [asked], ["burst"], decide)
+        (found,) = desk.quote_jobs(
+            snapshot, Plan((), target, target.remarks), [asked], [UsablePartition("burst")], decide
+        )
         return found.verdict
 
     assert verdict() == "unknown"  # no pool serves its partition

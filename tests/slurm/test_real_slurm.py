@@ -67,8 +67,13 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("", ("#SBATCH -p burst -w cl3 -x cl4,cl5",), ""),
     ("", ("#SBATCH -p burst -N1 --mincpus=2 --gpus=v100:3",), ""),
     ("", (*("#SBATCH -J n",) * 1000, "#SBATCH -p burst"), ""),
+    ("", ("#SBATCH -p whole -n1 --mem=100M",), ""),
+    ("", ("#SBATCH -p whole -n2 --exclusive=user",), ""),
+    ("", ("#SBATCH -p whole,burst -n1",), ""),
 )
 """Variables of sbatch, the first lines of a script, and words of the command line."""
+TRES_PER_TASK: tuple[str, tuple[str, ...], str] = ("", ("#SBATCH -p burst -n2 --tres-per-task=cpu=1,gres/gpu:1",), "")
+"""From 24.11 on."""
 
 
 def _asked(job: Job) -> tuple[object, ...]:
@@ -92,11 +97,15 @@ class TestRealSlurm(SchedulerContract):
         found = check.compare_slurm_conf(cluster.cluster.pools, options, running)
         assert [(f.subject, f.recommended) for f in found] == [("SchedulerParameters", True), ("AllocNodes", True)]
 
-    def test_what_a_script_asks_for_is_what_the_queue_shows_of_it(self, cluster: Rig) -> None:
+    def test_what_a_script_asks_for_is_what_the_queue_shows_of_it(
+        self, cluster: Rig, request: pytest.FixtureRequest
+    ) -> None:
         """Each is put to ``sbatch --test-only -v``, then submitted: burstd reads the same of both."""
+        cluster.shell("scontrol create partitionname=whole nodes=ALL state=up oversubscribe=exclusive defaulttime=30")
+        request.addfinalizer(lambda: cluster.shell("scontrol delete partitionname=whole"))
         defaults = read_defaults(SlurmCommands(cluster.run), "ada")
         pairs: list[tuple[str, Job, Job]] = []
-        for setting, header, words in SCRIPTS:
+        for setting, header, words in (*SCRIPTS, *[TRES_PER_TASK] * (cluster.cluster.release != "bookworm")):
             lines = "".join(f"{line}\n" for line in ("#!/bin/bash", *header, "sleep 300"))
             cluster.cluster.head.path("/home/ada/job.sh").write_text(lines)
             shell = f"cd ~ && export {setting or 'A=1'} && sbatch {{}} {words} job.sh"

@@ -15,10 +15,11 @@ from burstd.api.routers.jobs import option_change_view, require_slurm
 from burstd.api.routers.status import budget_view, visible_accounts
 from burstd.domain.command import QuoteJobs
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.slurm.quote import Quote, QuotedWay, TimeRange
+from burstd.domain.slurm.quote import Quote, QuotedWay, TimeRange, UsablePartition
 from burstd.domain.slurm.shape import Gres
 
 MAX_COMPONENTS = 32
+MAX_TIME_LIMIT_S = 100 * 366 * 86400.0
 QUOTE_TIMEOUT_S = 10.0
 _BUDGET = "budget"
 _UNSEEN_BUDGET = "a budget does not allow it; that of its account is not looked at"
@@ -58,7 +59,7 @@ class QuoteJobRequest(RequestBody):
     constraint: ShortText = ""
     exclusive: bool = False
     exclusive_user: bool = False
-    time_limit_s: Annotated[float, Field(ge=0, le=100 * 366 * 86400.0, allow_inf_nan=False)] = 0.0
+    time_limit_s: Annotated[float, Field(ge=0, le=MAX_TIME_LIMIT_S, allow_inf_nan=False)] = 0.0
     node_list: _Names = ()
     excluded_nodes: _Names = ()
     comment: ShortText = ""
@@ -73,11 +74,27 @@ class QuoteJobRequest(RequestBody):
         return Job(id="", user=user, state=JobState.PENDING, submitted=0.0, **values)
 
 
+class UsablePartitionRequest(RequestBody):
+    """UsablePartition."""
+
+    name: ShortText
+    time_limit_s: Annotated[float, Field(ge=0, le=MAX_TIME_LIMIT_S, allow_inf_nan=False)] | None = None
+    memory_mib: _Count | None = None
+    memory_per_cpu: bool | None = None
+    memory_whole: bool | None = None
+    exclusive: bool | None = None
+    exclusive_user: bool | None = None
+
+    def partition(self) -> UsablePartition:
+        """As a value of the domain."""
+        return UsablePartition(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
 class QuoteRequest(RequestBody):
     """The components of one job, and the partitions that its user may name."""
 
     jobs: Annotated[tuple[QuoteJobRequest, ...], Field(min_length=1, max_length=MAX_COMPONENTS)]
-    usable_partitions: Annotated[tuple[ShortText, ...], Field(max_length=1000)] = ()
+    usable_partitions: Annotated[tuple[UsablePartitionRequest, ...], Field(max_length=1000)] = ()
 
 
 @router.post("/quote")
@@ -88,7 +105,8 @@ def post_quote(body: QuoteRequest, caller: CallerDep, backend: BackendDep) -> Qu
     # A caller may name any account. What is told of it would tell its figures, were it only whether there is a way.
     known = {job.account for job in jobs} if caller.admin else visible_accounts(caller, backend)
     decided = tuple(job if job.account in known else replace(job, account="") for job in jobs)
-    found = backend.command(QuoteJobs(decided, body.usable_partitions, caller.actor), QUOTE_TIMEOUT_S).quotes
+    usable = tuple(partition.partition() for partition in body.usable_partitions)
+    found = backend.command(QuoteJobs(decided, usable, caller.actor), QUOTE_TIMEOUT_S).quotes
     return QuotesView(
         now=found[0].now,
         quotes=[

@@ -6,7 +6,9 @@ import grp
 import os
 import subprocess
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,11 +59,17 @@ def quote(
     started.
     """
     from burstd.api.answers.quote import QuotesView
+    from burstd.slurm.commands.sbatch import refusals, usable_partitions
 
     said, jobs, defaults, script = _asked_jobs(burstd, words)
-    body = {"jobs": [_body(job) for job in jobs], "usable_partitions": defaults.usable_partitions()}
+    groups = {_group_name(gid) for gid in {*os.getgroups(), os.getegid()}}
+    who = groups, gethostname().partition(".")[0]
+    # Components of a het job stay where they are.
+    usable = usable_partitions(said.components[0], defaults, *who) if len(jobs) == 1 else []
+    body = {"jobs": [_body(job) for job in jobs], "usable_partitions": [asdict(one) for one in usable]}
     answer = burstd.request("POST", "/quote", body)
-    answer |= {"slurm": said.message, "refused": said.refused, "waits_for": _waits_for(said, script)}
+    refused = [why for job in jobs for why in refusals(job, defaults, *who)]
+    answer |= {"slurm": said.message, "refused": said.refused, "waits_for": refused + _waits_for(said, script)}
     burstd.show(QuotesView, answer, print_quotes)
 
 
@@ -78,8 +86,7 @@ def _asked_jobs(burstd: ApiClient, words: Sequence[str]) -> tuple[SbatchAnswer, 
             encoding="utf-8", errors="replace", timeout=_SBATCH_TIMEOUT_S,
         )  # fmt: skip
         said = parse_answer(done.stderr, done.returncode)
-        groups = {_group_name(gid) for gid in {*os.getgroups(), os.getegid()}}
-        defaults = read_defaults(SlurmCommands(), current_user(), groups)
+        defaults = read_defaults(SlurmCommands(), current_user())
         path, text = _script(words)
         return said, [requested_job(one, defaults, path) for one in said.components], defaults, text
     except FileNotFoundError:
@@ -190,14 +197,18 @@ def _print_ways(out: ConsoleOutput, now: datetime, one: QuoteView) -> None:
     if taken:
         out.blank()
         out.table(
-            ("", "WAY*", "STARTS", "90 %", "ENDS", "90 %", "COST>", "AT MOST>"),
+            ("", "WAY*", "STARTS", "90 %", "ENDS", "90 %", "COST>", "TO LIMIT>"),
             [
                 (str(number), _way_text(way), *_times(now, way.start), *_times(now, way.end),
                  _cost_text(way.expected, one.tasks), _worst_text(way, one.tasks))
                 for number, way in enumerate(taken, 1)
             ],
         )  # fmt: skip
-        out.note("90 %: by then with that chance. COST: as the bill would charge it.", "dim")
+        out.note(
+            "90 %: by then with that chance. COST: its share, and the boot. TO LIMIT: whole machines, or what a budget "
+            "reserves. Idle time and further runs are not in them.",
+            "dim",
+        )
         out.blank()
         for number, way in enumerate(taken, 1):
             out.command(way.line or "nothing to add", f"{number}  ", "green" if way.line else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from burstd.domain.billing.costs import BudgetLine
@@ -22,6 +22,32 @@ class TimeRange:
     def plus(self, p10_s: float, p50_s: float, p90_s: float) -> TimeRange:
         """So many seconds later."""
         return TimeRange(self.p10 + p10_s, self.p50 + p50_s, self.p90 + p90_s)
+
+
+@dataclass(frozen=True, slots=True)
+class UsablePartition:
+    """A partition that the user may name for the job, and what it gives the job there. None: the same as elsewhere."""
+
+    name: str
+    time_limit_s: float | None = None
+    memory_mib: int | None = None
+    memory_per_cpu: bool | None = None
+    memory_whole: bool | None = None
+    exclusive: bool | None = None
+    exclusive_user: bool | None = None
+
+    @classmethod
+    def of(cls, name: str, job: Job) -> UsablePartition:
+        """``job``: as it would be in this partition."""
+        return cls(name, **{given: getattr(job, given) for given in _GIVEN})
+
+    def job_in(self, job: Job) -> Job:
+        """The job in this partition."""
+        given = {name: value for name in _GIVEN if (value := getattr(self, name)) is not None}
+        return replace(job, partitions=(self.name,), **given)
+
+
+_GIVEN = ("time_limit_s", "memory_mib", "memory_per_cpu", "memory_whole", "exclusive", "exclusive_user")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from burstd.domain.slurm.job_history import requested_gpus
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.slurm.outlook import Outlook
-from burstd.domain.slurm.quote import Quote, QuotedWay, TimeRange
+from burstd.domain.slurm.quote import Quote, QuotedWay, TimeRange, UsablePartition
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.demand.job_requirements import dominant_share
 from burstd.planner.explain.explain import unplanned_remark
@@ -43,6 +43,8 @@ MAX_WORK = 60_000
 _AGES_S = (60.0, 300.0, 900.0, 3600.0)
 """Policies may let a job wait before they start a machine: so old it is taken to be, if need be."""
 _MARKETS = (False, True)
+_FAR_S = 10 * 366 * 86400.0
+"""What starts later is said not to start."""
 _NO_COSTS = SiteCosts()
 _NOT_DECIDED = "not looked at: the queue and the nodes are too many for more in one quote; name it to sbatch"
 _NUMBER = re.compile(rf"\bjob {JOB_ID}\b(?!\.)")
@@ -52,14 +54,15 @@ def quote_jobs(
     snapshot: Snapshot,
     plan: Plan,
     jobs: Sequence[Job],
-    usable: Collection[str],
+    usable: Collection[UsablePartition],
     decide: Callable[[Snapshot], Target],
     site_costs: SiteCosts = _NO_COSTS,
+    in_time: Callable[[], bool] = lambda: True,
 ) -> tuple[Quote, ...]:
     """One quote a job: several are components of a het job, for which only their own partitions are looked at.
 
     ``usable``: partitions that the user may name. ``site_costs`` are Tuning's. Of an array each figure is of its first
-    task. Slurm must have been read.
+    task. ``in_time``: whether there is time for another look at the whole queue. Slurm must have been read.
     """
     slurm = snapshot.slurm
     if not isinstance(slurm, SlurmView):
@@ -70,7 +73,8 @@ def quote_jobs(
     part, seen = relevant_part(full, whole, plan, placed[0])
     work = len(seen.jobs) + len(seen.nodes) + len(snapshot.claims)
     left = min(MAX_DECISIONS, max(MIN_DECISIONS, MAX_WORK // work))
-    return tuple(_Quoter(full, part, job, frozenset(usable), decide, site_costs, left).quote() for job in placed)
+    named = {partition.name: partition for partition in usable}
+    return tuple(_Quoter(full, part, job, named, decide, site_costs, in_time, left).quote() for job in placed)
 
 
 def _in_queue(now: float, slurm: SlurmView, jobs: Sequence[Job]) -> tuple[Job, ...]:
@@ -103,16 +107,17 @@ class _Quoter:
     full: Snapshot
     part: Snapshot
     job: Job
-    usable: frozenset[str]
+    usable: Mapping[str, UsablePartition]
     decide: Callable[[Snapshot], Target]
     site_costs: SiteCosts
+    in_time: Callable[[], bool]
     left: int
     run: Outlook = field(init=False)
     """How long it runs; nothing else of it counts."""
     failure: str = ""
 
     def __post_init__(self) -> None:
-        self.run = self._outlook(self.job, alone=True)
+        (self.run,) = self._outlooks([self.job], ())
 
     def quote(self) -> Quote:
         job = self.job
@@ -142,42 +147,48 @@ class _Quoter:
 
     # The site's own nodes.
 
-    def _site_ways(self, plan: Plan) -> Iterator[QuotedWay]:
+    def _site_ways(self, plan: Plan) -> list[QuotedWay]:
         """The site's partitions of the job, or else those where it could run."""
         own = {partition for node in self._site_nodes() for partition in node.partitions}
-        asked = tuple(p for p in self.job.partitions if p in own)
-        if asked:
-            way = self._site_way(asked)
+        if asked := tuple(p for p in self.job.partitions if p in own):
+            (way,) = self._ways_on_site([self._job_in(asked)])
             # No machine is started for it as it is: it is the site's nodes that start it.
-            yield way if self._serving_pools(self.job, plan) else replace(way, options="")
-        elif not self.job.het_job_id:
-            for partition in sorted(own & self.usable):
-                if self._could_run_on_site(partition):
-                    yield self._site_way((partition,))
+            return [way if self._serving_pools(self.job, plan) else replace(way, options="")]
+        if self.job.het_job_id:
+            return []
+        others = [self._job_in((partition,)) for partition in sorted(own & self.usable.keys())]
+        alone = self._outlooks(others, ())
+        return self._ways_on_site([job for job, one in zip(others, alone, strict=True) if isfinite(one.local_start)])
 
     def _site_nodes(self) -> Iterator[Node]:
         slots = {slot for pool in self.full.pools.values() for slot in pool.slots}
         nodes = self.full.slurm.nodes.values() if isinstance(self.full.slurm, SlurmView) else ()
         return (node for node in nodes if node.name not in slots)
 
-    def _could_run_on_site(self, *partitions: str) -> bool:
-        return isfinite(self._outlook(replace(self.job, partitions=partitions), alone=True).local_start)
+    def _ways_on_site(self, jobs: Sequence[Job]) -> list[QuotedWay]:
+        """Of the job in these partitions: two looks at the queue for all of them."""
+        before = self._before()
+        behind_all = self._outlooks(jobs, before) if jobs and self.in_time() else None
+        size = _size(self.job)
+        no_larger = [row for row in before if row.state is not JobState.PENDING or _size(row) <= size]
+        soonest = self._outlooks(jobs, no_larger) if behind_all and self.in_time() else None
+        if behind_all is None or soonest is None:
+            return [QuotedWay("", job.partitions, self._options(job.partitions), reason=_NOT_DECIDED) for job in jobs]
+        looks = zip(jobs, soonest, behind_all, strict=True)
+        return [self._way_on_site(job, first.local_start, last.local_start) for job, first, last in looks]
 
-    def _site_way(self, partitions: tuple[str, ...]) -> QuotedWay:
-        options = self._options(partitions)
-        job = replace(self.job, partitions=partitions)
-        behind_all = self._outlook(job).local_start
-        if not isfinite(behind_all):
-            return QuotedWay(
-                "", partitions, options, reason=f"no node of the site in {', '.join(partitions)} can run it"
-            )
-        soonest = self._outlook(job, no_larger=True).local_start
+    def _way_on_site(self, job: Job, soonest: float, behind_all: float) -> QuotedWay:
+        partitions, options = job.partitions, self._options(job.partitions)
+        if not behind_all - self.full.now < _FAR_S:
+            when = " within ten years" if isfinite(behind_all) else ""
+            reason = f"no node of the site in {', '.join(partitions)} can run it{when}"
+            return QuotedWay("", partitions, options, reason=reason)
         start = site_start_range(self.full.now, soonest, behind_all)
-        way = QuotedWay("", partitions, options, job.nodes, start=start, end=self._end(start), taken=True)
-        return way if (hour := self._site_hour(job)) is None else self._with_site_cost(way, *hour)
+        way = QuotedWay("", partitions, options, job.nodes, start=start, end=self._end(job, start), taken=True)
+        return way if (hour := self._site_hour(job)) is None else self._with_site_cost(way, job, *hour)
 
-    def _with_site_cost(self, way: QuotedWay, price: Decimal, currency: str) -> QuotedWay:
-        expected, limit_s = cost_of(price, self.run.run_s), self.job.time_limit_s
+    def _with_site_cost(self, way: QuotedWay, job: Job, price: Decimal, currency: str) -> QuotedWay:
+        expected, limit_s = cost_of(price, self._run_of(job).run_s), job.time_limit_s
         worst = cost_of(price, limit_s) if limit_s else None
         return replace(way, expected=expected, worst=worst, currency=currency)
 
@@ -208,8 +219,8 @@ class _Quoter:
         if asked == job.partitions:
             yield from self._partition_ways(job, plan)
         elif asked or not job.het_job_id:
-            for partitions in (asked,) if asked else ((p,) for p in sorted(burst & self.usable)):
-                other = replace(job, partitions=partitions)
+            for partitions in (asked,) if asked else ((p,) for p in sorted(burst & self.usable.keys())):
+                other = self._job_in(partitions)
                 if (found := self._plan(other)) is None:
                     yield QuotedWay("", partitions, self._options(partitions), reason=_NOT_DECIDED)
                 else:
@@ -299,7 +310,7 @@ class _Quoter:
         start = TimeRange(now + p10, now + p50, now + p90 + LEAST_S + (offer.capacity_wait_s if wants else 0.0))
         share = Decimal(1) if alone else _decimal(dominant_share(job, shape, nodes))
         boot_s = p50 - age_s if wants else 0.0
-        run_s, limit_s = self.run.run_s, job.time_limit_s
+        run_s, limit_s = self._run_of(job).run_s, job.time_limit_s
         reserved = [r.amount for want in wants for r in want.reserved if r.offer == offer.id]
         return QuotedWay(
             pool,
@@ -309,7 +320,7 @@ class _Quoter:
             tuple(names),
             offer,
             start,
-            self._end(start),
+            self._end(job, start),
             cost_of(offer.price * nodes, boot_s) + cost_of(offer.price * nodes * share, run_s),
             max(reserved) * nodes
             if reserved
@@ -337,16 +348,38 @@ class _Quoter:
             return None
         return Plan((), target, target.remarks)
 
-    def _outlook(self, job: Job, *, alone: bool = False, no_larger: bool = False) -> Outlook:
-        """``alone``: as if no other job were there; ``no_larger``: as if none that asks for more waited."""
+    def _before(self) -> list[Job]:
+        """What runs, and what waits before the job."""
+        slurm, rank = self.full.slurm, (-self.job.priority, self.job.submitted)
+        rows = slurm.jobs if isinstance(slurm, SlurmView) else ()
+        return [
+            row for row in rows
+            if row.id != self.job.id and (row.state is not JobState.PENDING or (-row.priority, row.submitted) <= rank)
+        ]  # fmt: skip
+
+    def _outlooks(self, forms: Sequence[Job], others: Sequence[Job]) -> list[Outlook]:
+        """What is expected of each form of the job behind these others, as if no other form were there."""
         slurm = self.full.slurm
         if not isinstance(slurm, SlurmView):
             raise TypeError("Slurm could not be read")
-        others = () if alone else (row for row in slurm.jobs if row.id != job.id)
-        if no_larger:
-            size = _size(job)
-            others = (row for row in others if row.state is not JobState.PENDING or _size(row) <= size)
-        return job_outlooks(replace(self.full, slurm=replace(slurm, jobs=(*others, job))))[job.id]
+        named = [replace(job, id=f"{self.job.id}/{number}") for number, job in enumerate(forms)]
+        ids = {job.id for job in named}
+        whole = job_outlooks(replace(self.full, slurm=replace(slurm, jobs=(*others, *named))))
+        found = whole.assuming(lambda job_id, _: job_id in ids)
+        return [found[job.id] for job in named]
+
+    def _run_of(self, job: Job) -> Outlook:
+        """How long it runs in this form."""
+        if job.time_limit_s == self.job.time_limit_s:
+            return self.run
+        return self._outlooks([job], ())[0]
+
+    def _job_in(self, partitions: tuple[str, ...]) -> Job:
+        """The job with these partitions and what the first of them gives it."""
+        if partitions == self.job.partitions:
+            return self.job
+        given = self.usable.get(partitions[0])
+        return replace(given.job_in(self.job) if given else self.job, partitions=partitions)
 
     def _candidates(self, job: Job, plan: Plan) -> tuple[PoolCandidates, ...]:
         return offer_candidates(self.part, plan, job, None)
@@ -359,9 +392,13 @@ class _Quoter:
     def _options(self, partitions: tuple[str, ...]) -> str:
         return "" if partitions == self.job.partitions else f"-p {','.join(partitions)}"
 
-    def _end(self, start: TimeRange) -> TimeRange:
-        runs = self.full.history.similar_jobs(self.job).spread() or (self.run.run_s,)
-        return start.plus(runs[0], self.run.run_s, runs[-1])
+    def _end(self, job: Job, start: TimeRange) -> TimeRange | None:
+        """None: nothing tells how long it runs."""
+        run = self._run_of(job)
+        if runs := self.full.history.similar_jobs(job).spread():
+            # Of four the middle two: the mean may lie beyond all, as few run very long.
+            return start.plus(runs[0], (runs[1] + runs[2]) / 2, runs[-1])
+        return None if run.run_basis == "none" else start.plus(run.run_s, run.run_s, run.run_s)
 
 
 def _size(job: Job) -> tuple[int, int]:

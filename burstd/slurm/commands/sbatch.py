@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from burstd.domain.errors import BurstdError
 from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.quote import UsablePartition
 from burstd.domain.slurm.shape import Gres
 from burstd.slurm.commands.parsing import (
     expand_hosts,
@@ -35,6 +36,7 @@ _OPTION = re.compile(r"sbatch: ([a-z][a-z-]{0,40}) *: (.*)")
 _LOADED = re.compile(r"sbatch: (?:debug|select/|auth/|hash/|cred/|warning:|-{5})", re.IGNORECASE)
 """Lines of sbatch that are no answer."""
 _NO_NODE = "Requested node configuration is not available"
+_CPU_OF_TASK = re.compile(r"(?:^|,)cpu[:=]([0-9]{1,9})")
 _DELAYS = ("hold", "begin", "dependency", "reservation", "licenses")
 """Options for which a job may wait however many nodes are free."""
 Options = Mapping[str, str]
@@ -60,6 +62,10 @@ class SbatchAnswer:
     refused: bool
 
 
+_LINES = 3
+"""So many of the last lines are told: before slurmctld's stand those of the site's own plugins."""
+
+
 def parse_answer(text: str, status: int) -> SbatchAnswer:
     """Of its standard error and exit status. Raises SbatchFailed."""
     found: list[Options] = []
@@ -77,11 +83,10 @@ def parse_answer(text: str, status: int) -> SbatchAnswer:
         elif line.strip() and not _LOADED.match(line):
             rest.append(line.removeprefix("sbatch: ").removeprefix("error: ").removeprefix("fatal: ").strip())
     if not found:
-        raise SbatchFailed("sbatch: " + (" ".join(rest[:3]) or f"exit status {status}"))
-    said = rest[-1] if rest else ""
-    if _NO_NODE in said:
+        raise SbatchFailed("sbatch: " + (" ".join(rest[:_LINES]) or f"exit status {status}"))
+    if rest and _NO_NODE in rest[-1]:
         return SbatchAnswer(tuple(found), "", refused=False)
-    return SbatchAnswer(tuple(found), said, status != 0)
+    return SbatchAnswer(tuple(found), "; ".join(rest[-_LINES:] if status else rest[-1:]), status != 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +97,41 @@ class PartitionLimits:
     memory_mib: int = 0
     memory_per_cpu: bool = False
     exclusive_user: bool = False
-    open: bool = True
-    """It is up, and takes jobs of the user's groups and account."""
+    exclusive: bool = False
+    """Jobs get whole nodes."""
+    record: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """As ``scontrol show partition`` has it."""
+
+    def refusal(self, job: Job, groups: Collection[str], host: str) -> str:
+        """The setting for which Slurm starts no such job in it; empty: none is known.
+
+        ``groups``: of its user. ``host``: on which he submits. What a QOS or an association allows is not looked at.
+        """
+        limit_s = parse_duration(self._word("MaxTime"))
+        least, most = parse_count(self._word("MinNodes")), parse_count(self._word("MaxNodes"))
+        refused = {
+            "State": self._word("State") not in ("", "UP"),
+            "RootOnly": self._word("RootOnly") == "YES",
+            "AllowGroups": not self._allows("AllowGroups", groups),
+            "AllocNodes": self._word("AllocNodes") not in ("", "ALL")
+            and host not in expand_hosts(self._word("AllocNodes")),
+            "AllowAccounts": bool(job.account) and not self._allows("AllowAccounts", (job.account,)),
+            "DenyAccounts": bool(job.account) and job.account in self._word("DenyAccounts").split(","),
+            # Which QOS a job gets that names none is not known here.
+            "AllowQos": not self._allows("AllowQos", (job.qos,)),
+            "DenyQos": bool(self._word("DenyQos")) and (not job.qos or job.qos in self._word("DenyQos").split(",")),
+            "MaxTime": limit_s > 0 and not 0 < job.time_limit_s <= limit_s,
+            "MinNodes": 0 < job.nodes_max < least,
+            "MaxNodes": 0 < most < job.nodes,
+        }
+        return next((f"{key}={self.record.get(key, '')}" for key, is_so in refused.items() if is_so), "")
+
+    def _word(self, key: str) -> str:
+        return text_or_empty(self.record.get(key, ""))
+
+    def _allows(self, key: str, names: Collection[str]) -> bool:
+        allowed = self._word(key)
+        return allowed in ("", "ALL") or not set(names).isdisjoint(allowed.split(","))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +144,9 @@ class SubmitDefaults:
     """Slurm counts memory: a job that asks for none, where there is no default, gets all of its nodes'."""
     account: str = ""
 
-    def usable_partitions(self) -> list[str]:
-        """Those that the user may name."""
-        return [name for name, limits in self.partitions.items() if limits.open]
 
-
-def read_defaults(commands: SlurmCommands, user: str, groups: Collection[str] = ()) -> SubmitDefaults:
-    """Asks Slurm for its partitions, its settings and the user's default account. ``groups``: the user's.
+def read_defaults(commands: SlurmCommands, user: str) -> SubmitDefaults:
+    """Asks Slurm for its partitions, its settings and the user's default account.
 
     Raises SchedulerUnavailable, SchedulerRefused.
     """
@@ -120,10 +154,10 @@ def read_defaults(commands: SlurmCommands, user: str, groups: Collection[str] = 
     account = ""
     if _setting(settings, "AccountingStorageType").endswith("slurmdbd"):
         account = commands("sacctmgr", "-nP", "show", "user", user, "format=DefaultAccount").strip()
-    return parse_defaults(commands("scontrol", "-o", "show", "partition"), settings, account, groups)
+    return parse_defaults(commands("scontrol", "-o", "show", "partition"), settings, account)
 
 
-def parse_defaults(partitions: str, settings: str, account: str = "", groups: Collection[str] = ()) -> SubmitDefaults:
+def parse_defaults(partitions: str, settings: str, account: str = "") -> SubmitDefaults:
     """Of what ``scontrol show partition`` and ``scontrol show config`` print."""
     site = _memory({key: _setting(settings, key) for key in ("DefMemPerNode", "DefMemPerCPU")})
     found: dict[str, PartitionLimits] = {}
@@ -136,11 +170,10 @@ def parse_defaults(partitions: str, settings: str, account: str = "", groups: Co
             parse_duration(record.get("MaxTime", "") if limit in ("", "NONE") else limit),
             memory,
             per_cpu,
-            record.get("ExclusiveUser") == "YES",
-            record.get("State", "UP") == "UP"
-            and _names(record, "AllowGroups", groups)
-            and (not account or _names(record, "AllowAccounts", (account,)))
-            and not (account and account in record.get("DenyAccounts", "").split(",")),
+            # Since 26.05 Exclusive tells.
+            record.get("ExclusiveUser") == "YES" or record.get("Exclusive") == "USER",
+            record.get("Exclusive") == "NODE" or record.get("OverSubscribe") == "EXCLUSIVE",
+            record,
         )
         if record.get("Default") == "YES":
             default = name
@@ -158,13 +191,16 @@ def requested_job(options: Options, defaults: SubmitDefaults, name: str = "") ->
     per_node, per_job = _gres(options)
     gpus = _count_gpus(per_job) or max(1, nodes) * _count_gpus(per_node)
     tasks = _tasks(options, max(1, nodes), gpus)
-    if "gpus-per-task" in options and not per_job:
-        per_job = multiply_gres(_named_gpus(options["gpus-per-task"]), tasks)
+    of_task = options.get("tres-per-task", "")
+    if not per_node and not per_job:
+        of_each = _named_gpus(options.get("gpus-per-task", "")) or parse_job_gres(of_task)
+        per_job = multiply_gres(of_each, tasks)
         gpus = _count_gpus(per_job)
-    cpus_per_task = max(1, parse_count(options.get("cpus-per-task", "")))
+    cpu = _CPU_OF_TASK.search(of_task)
+    cpus_per_task = max(1, parse_count(options.get("cpus-per-task", "") or (cpu[1] if cpu else "")))
     cpus = max(tasks * cpus_per_task, gpus * parse_count(options.get("cpus-per-gpu", "")))
     memory, per_cpu = _asked_memory(options, gpus, max(1, nodes)) or (given.memory_mib, given.memory_per_cpu)
-    limit = options.get("time", "")
+    limit, exclusive = options.get("time", ""), options.get("exclusive", "")
     array = options.get("array", "").partition("%")[0]
     return Job(
         id="",
@@ -189,8 +225,9 @@ def requested_job(options: Options, defaults: SubmitDefaults, name: str = "") ->
         gres_per_node=per_node,
         gres_per_job=per_job,
         constraint=options.get("constraint", ""),
-        exclusive=options.get("exclusive") == "exclusive",
-        exclusive_user=options.get("exclusive") == "user" or given.exclusive_user,
+        # What a job says itself stands in the queue: --exclusive=user also where the partition gives whole nodes.
+        exclusive=exclusive == "exclusive" or (given.exclusive and exclusive != "user"),
+        exclusive_user=exclusive == "user" or (given.exclusive_user and not given.exclusive),
         time_limit_s=parse_duration(limit) if limit else given.time_limit_s,
         node_list=expand_hosts(options.get("nodelist", "")),
         excluded_nodes=expand_hosts(options.get("exclude", "")),
@@ -199,14 +236,27 @@ def requested_job(options: Options, defaults: SubmitDefaults, name: str = "") ->
     )
 
 
+def usable_partitions(
+    options: Options, defaults: SubmitDefaults, groups: Collection[str], host: str
+) -> list[UsablePartition]:
+    """Those that the job may name, as PartitionLimits.refusal tells."""
+    found = []
+    for name, limits in defaults.partitions.items():
+        job = requested_job({**options, "partition": name}, defaults)
+        if not limits.refusal(job, groups, host):
+            found.append(UsablePartition.of(name, job))
+    return found
+
+
+def refusals(job: Job, defaults: SubmitDefaults, groups: Collection[str], host: str) -> list[str]:
+    """Settings of the job's own partitions for which Slurm does not start it there: ``MaxTime=01:00:00 of debug``."""
+    known = [(name, defaults.partitions[name]) for name in job.partitions if name in defaults.partitions]
+    return [f"{why} of {name}" for name, limits in known if (why := limits.refusal(job, groups, host))]
+
+
 def delays(options: Options) -> list[str]:
     """Options for which the job may wait besides, as sbatch takes them: ``--begin=2026-11-28T04:00:00``."""
     return [f"--{key}" + ("" if options[key] == "set" else f"={options[key]}") for key in _DELAYS if key in options]
-
-
-def _names(record: Mapping[str, str], key: str, names: Collection[str]) -> bool:
-    allowed = record.get(key, "ALL")
-    return allowed == "ALL" or not set(names).isdisjoint(allowed.split(","))
 
 
 def _setting(text: str, key: str) -> str:
