@@ -21,6 +21,7 @@ from burstd.api.dependencies import ApiError
 from burstd.api.routers import (
     bill,
     closed_months,
+    compare,
     events,
     forecast,
     history,
@@ -57,7 +58,7 @@ def create_api_app(backend: Backend, authorizer: Authorizer, *extensions: Callab
     app.state.backend = backend
     app.state.authorizer = authorizer
     groups = (status, nodes, jobs, job_use, events, plan, staging, providers, ingress, policies, volumes, projects)
-    for group in (*groups, history, notify, quote, bill, closed_months, forecast):
+    for group in (*groups, history, notify, quote, bill, closed_months, forecast, compare):
         app.include_router(group.router)
     app.add_exception_handler(ApiError, _handle_api_error)
     app.add_exception_handler(BurstdError, _handle_burstd_error)

@@ -15,6 +15,7 @@ import structlog
 from burstd.api.answers.notify import WayTestView
 from burstd.api.answers.policies import PoliciesView
 from burstd.db import StoreReader
+from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.clock import Clock
 from burstd.domain.command import Command, CommandResult
 from burstd.domain.errors import BurstdError, NoAnswer
@@ -98,6 +99,8 @@ class Backend:
     """Sends a test message by each way, for this user; blocks until each is sent or failed."""
     collect_s: Callable[[], float | None]
     """How often what jobs use is fetched, in seconds; None: nodes do not measure."""
+    site_costs: Callable[[], SiteCosts] = SiteCosts
+    """``[site.cost]``, as it is in force."""
     between_decisions: Event = field(default_factory=_set_event)
     """Set while no decision is being made."""
     stage: StagingService | None = None

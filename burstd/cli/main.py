@@ -50,6 +50,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "commands.bill:app",
         "What machines cost, in whole days (UTC), dearest first, and for what; running ones count up to now.",
     ),
+    "compare": (
+        "commands.compare:compare",
+        "Times and costs of jobs on the site's own nodes beside those on clouds, measured or estimated.",
+    ),
     "history": ("commands.history:history", "Demand, machines, waits and money over time."),
     "backup": (
         "offline.record:backup",

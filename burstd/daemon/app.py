@@ -339,6 +339,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         project_sync=components.projects,
         test_notifications=notifications.test,
         collect_s=lambda: sampler.collect_s if (sampler := components.job_use.settings).enabled else None,
+        site_costs=lambda: reconciler.config.tuning.site_costs,
     )
     run_stage_command = components.staging.execute_command if components.staging is not None else None
     command_handler = CommandHandler(

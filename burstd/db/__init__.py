@@ -34,6 +34,7 @@ from burstd.db.repositories.journal import (
     stage_subject,
     volume_subject,
 )
+from burstd.db.repositories.placed_runs import RunFilter
 from burstd.db.store import Store
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "LoggedEvent",
     "NodeFaults",
     "RecordedRemark",
+    "RunFilter",
     "SlotTaken",
     "StagingExists",
     "StagingFields",

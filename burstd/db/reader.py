@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -23,6 +23,7 @@ from burstd.db.repositories import (
     closed_months,
     job_use,
     notifications,
+    placed_runs,
     site_history,
     site_runs,
 )
@@ -49,6 +50,7 @@ from burstd.db.tables import (
     VOLUME,
 )
 from burstd.domain.billing.closing import ClosedMonth, MonthCharge
+from burstd.domain.billing.compare import PlacedRun, Price
 from burstd.domain.billing.costs import MICRO, Spent
 from burstd.domain.billing.site_runs import SiteRun
 from burstd.domain.billing.use import DAY_S, ClaimRun, IdleMode
@@ -524,6 +526,33 @@ class StoreReader:
         """
         with self._database.reading() as connection:
             return site_runs.site_lines(connection, group, since, until, user, limit)
+
+    def compared_runs(self, since: float, wanted: placed_runs.RunFilter) -> Iterator[PlacedRun]:
+        """Runs of jobs that ended from ``since`` on, with their costs so far, in the order that ``compare`` needs."""
+        with self._database.reading() as connection:
+            live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
+            known = charges.charges_so_far(connection, live, self._clock.now(), self.idle_mode)
+            costs: defaultdict[tuple[str, str], Counter[Price]] = defaultdict(Counter)
+            for claim in live:
+                for charge in known.pop(claim.id)[1]:
+                    if charge.payer.job:
+                        costs[charge.payer.job, charge.payer.user]["", claim.offer.currency] += charge.amount
+            yield from placed_runs.placed_runs(connection, since, wanted, costs)
+
+    def group_uses(self, groups: Collection[str], since: float, until: float) -> Mapping[str, placed_runs.GroupUse]:
+        """How much groups of nodes of the site were used, from the day (UTC) of ``since`` on; none: it is missing."""
+        with self._database.reading() as connection:
+            return placed_runs.group_uses(connection, groups, since, until)
+
+    def last_run(self, job: str, user: str = "") -> EndedJob | None:
+        """Of a job that is over; None: there is none on record. ``user``: only if it is his."""
+        query = select(ENDED_JOB).where(ENDED_JOB.c.id == job, *([ENDED_JOB.c.user == user] if user else []))
+        return next(iter(self._values(EndedJob, query.order_by(ENDED_JOB.c.started.desc()).limit(1))), None)
+
+    def first_run_ended(self) -> float | None:
+        """When the first run of a job that is on record ended."""
+        found = self._scalar(select(func.min(ENDED_JOB.c.ended)))
+        return None if found is None else float(found)
 
     def open_site_runs(self) -> list[SiteRun]:
         """Runs of jobs on nodes of the site that have not ended, as far as the record knows."""

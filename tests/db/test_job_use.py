@@ -84,6 +84,7 @@ def test_rows_without_the_start_by_slurm_are_kept(place: str, clock: ManualClock
                 "ALTER TABLE former DROP COLUMN run_start",
                 "DROP TABLE job_use",
                 "ALTER TABLE former RENAME TO job_use",
+                "ALTER TABLE ended_job DROP COLUMN submitted",
                 "DROP TABLE closed_month",
                 "DROP TABLE site_run",
                 "DROP TABLE site_charge",

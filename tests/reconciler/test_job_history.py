@@ -71,7 +71,8 @@ def recorded(store: Store, *looks: SlurmView | Unavailable) -> tuple[EndedJob, .
 def test_a_job_that_ran_and_is_gone_has_ended(store: Store) -> None:
     (found,) = recorded(store, queue(0, runs()), queue(10))
     assert found == EndedJob(
-        "1", "ada", "lab", "train", ("gpu",), 2, 8, 4, 3600.0, BORN - 400, BORN - 300, BORN + 10, burst=True
+        "1", "ada", "lab", "train", ("gpu",), 2, 8, 4, 3600.0, BORN - 400, BORN - 300, BORN + 10, burst=True,
+        submitted=BORN - 500,
     )  # fmt: skip
     assert (found.run_s, found.wait_s) == (310, 100)
 

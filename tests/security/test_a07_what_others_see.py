@@ -32,6 +32,7 @@ from burstd.domain.plugins.policy import PolicyFailed, Remark
 from burstd.domain.plugins.provider import Route
 from burstd.domain.project import Project, ProjectsView
 from burstd.domain.slurm.job import JobState
+from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.staging import Directives, StageIn, StageOut, Staging
 from burstd.domain.staging import StageState as T
 from burstd.domain.volume import Volume, VolumeState
@@ -123,6 +124,7 @@ ANSWERS = {
     ],
     "/v1/bill": [f"/v1/bill?group={g}" for g in (*get_args(BillGrouping),)],
     "/v1/bill/forecast": ["/v1/bill/forecast"],
+    "/v1/compare": ["/v1/compare", f"/v1/compare?job={LEFT}"],
     "/v1/bill/charges": ["/v1/bill/charges", "/v1/bill/charges?limit=1"],
     "/v1/bill/sheet": ["/v1/bill/sheet"],
     "/v1/bill/months/{month}": ["/v1/bill/months/2026-08"],
@@ -207,6 +209,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreReader]:
             "v-1", "corpus", OTHER_USER, 1, 1, "site", 1, VolumeState.PLANNED, clock.time, clock.time, SECRET
         )
         store.make_volume(volume)
+        store.record_ended_jobs(
+            [EndedJob(LEFT, OTHER_USER, SECRET, SECRET, (), 1, 1, 0, 0.0, NOW - 99, NOW - 80, NOW - 60, burst=True)]
+        )
         store.save_job_uses(
             [
                 JobUse(
@@ -281,7 +286,7 @@ def test_administrators_see_all_of_it(served: tuple[FakeBackend, Path], user: st
     assert {status for url, (status, _) in said.items() if "/months/" not in url} == {200}
     assert ALARM in said["/v1/status"][1]
     telling = {url.partition("?")[0] for url, (_, text) in said.items() if SECRET in text}
-    assert telling >= {f"/v1/jobs/{WHOLE}/use", f"/v1/jobs/{LEFT}/use"}
+    assert telling >= {f"/v1/jobs/{WHOLE}/use", f"/v1/jobs/{LEFT}/use", "/v1/compare"}
     assert telling >= {"/v1/status", "/v1/nodes", "/v1/jobs", f"/v1/jobs/{WAITS}/explanation", "/v1/events", "/v1/bill",
                        "/v1/stage", f"/v1/stage/{WAITS}", "/v1/routes", "/v1/history"}  # fmt: skip
 

@@ -55,6 +55,8 @@ class EndedJob:
     ended: float
     burst: bool
     """It ran on nodes of burstd's."""
+    submitted: float | None = None
+    """Slurm sets it anew when it requeues a job. None: burstd did not write it down then."""
 
     @property
     def run_s(self) -> float:

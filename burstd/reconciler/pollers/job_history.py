@@ -91,5 +91,5 @@ class JobHistoryRecorder:
             id=job.id, user=job.user, account=job.account, name=job.name, partitions=job.partitions, nodes=job.nodes,
             cpus=job.cpus, gpus=requested_gpus(job), time_limit_s=job.time_limit_s,
             eligible=min(max(job.submitted, job.eligible), job.start), started=job.start, ended=max(end, job.start),
-            burst=not slots.isdisjoint(job.node_list),
+            burst=not slots.isdisjoint(job.node_list), submitted=min(job.submitted, job.start),
         )  # fmt: skip

@@ -1,0 +1,141 @@
+"""Jobs on the site's own nodes beside clouds: ``burstctl compare``."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from decimal import Context, Decimal
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from burstd.api.answers.base import sum_by_currency
+from burstd.api.answers.compare import (
+    BasisView,
+    CompareView,
+    CostFigureView,
+    HereView,
+    SiteGroupUseView,
+    ThereView,
+    TimeFigureView,
+)
+from burstd.api.backend import SLICE, Backend
+from burstd.api.dependencies import ApiError, BackendDep, CallerDep, Timestamp, require_latest_loop
+from burstd.api.routers.jobs import require_slurm
+from burstd.api.routers.status import bill_window
+from burstd.db import RunFilter
+from burstd.domain.billing.compare import Basis, Place, Side, TimeFigure, compare
+from burstd.domain.billing.costs import month_of, month_start, next_month
+from burstd.domain.billing.site_cost import SiteCosts
+from burstd.domain.billing.site_prices import break_even, site_prices
+from burstd.domain.snapshot import SlurmView, Snapshot
+
+_DIGITS = Context(prec=6)
+_NO_TIME = "no run there is on record"
+_NO_COST = {
+    Place.HERE: "no run here with a price of [site.cost] is on record",
+    Place.THERE: "no charge there is on record",
+}
+_Name = Annotated[str, Query(max_length=200)]
+
+router = APIRouter(prefix="/v1")
+
+
+@router.get("/compare")
+def get_comparison(
+    caller: CallerDep,
+    backend: BackendDep,
+    job: _Name = "",
+    user: _Name = "",
+    account: _Name = "",
+    since: Timestamp | None = None,
+    until: Timestamp | None = None,
+) -> CompareView:
+    """Times and costs of jobs on the site's own nodes beside those on clouds, measured or estimated.
+
+    ``job``: that one, in the month in which it ended. Else all that ended in a time, as in ``/v1/bill``, of a user or
+    an account. Who is no administrator sees his own jobs.
+    """
+    if user and not caller.can_see_user(user):
+        raise ApiError(403, f"You are {caller.user}, and see your own jobs only.")
+    user = user if caller.admin else caller.user
+    snapshot, name, now = require_latest_loop(backend)[0], "", backend.now()
+    require_slurm(snapshot)
+    if job:
+        if (run := backend.reader.last_run(job, user)) is None:
+            raise ApiError(
+                404, f"No run of a job {job} that is over is on record{'' if caller.admin else ' as yours'}."
+            )
+        month = month_of(run.ended)
+        since, until, user, account, name = month_start(month), month_start(next_month(month)), run.user, "", run.name
+    begin, end = bill_window(now, since, until)
+    told_since = month_start(month_of(begin - 1))
+    backend.precedence().wait()
+    groups = _group_uses(backend, snapshot, begin, end)
+    wanted = RunFilter(begin, end, job, user, account)
+    found = compare(backend.precedence().slices(backend.reader.compared_runs(told_since, wanted), SLICE))
+    utilisation = {group.group: group.utilisation for group in groups if group.utilisation is not None}
+    prices = site_prices(found.here.cost.amounts, backend.site_costs(), utilisation)
+    charged: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for (_, currency), amount in found.there.cost.amounts.items():
+        charged[currency] += amount
+    even, reason = None, "costs are not known of all jobs at both places"
+    if not found.here.cost.basis.unknown and not found.there.cost.basis.unknown:
+        even, reason = break_even(prices, charged, snapshot.rates)
+    cost = found.here.cost.basis
+    return CompareView(
+        now=now, since=begin, until=end, told_since=told_since, first_run=backend.reader.first_run_ended(),
+        job=job, name=name, user=user, account=account, jobs=found.jobs,
+        here=HereView(
+            **_times(found.here),
+            used=_cost(prices.used, cost, Place.HERE, prices.reason or prices.used_reason),
+            marginal=_cost(prices.marginal, cost, Place.HERE, prices.reason or prices.marginal_reason),
+        ),
+        there=ThereView(**_times(found.there), charged=_cost(charged, found.there.cost.basis, Place.THERE)),
+        groups=groups, break_even=None if even is None else _DIGITS.create_decimal(even), break_even_reason=reason,
+    )  # fmt: skip
+
+
+def _group_uses(backend: Backend, snapshot: Snapshot, since: float, until: float) -> list[SiteGroupUseView]:
+    costs = backend.site_costs()
+    nodes = _site_nodes(snapshot, costs)
+    uses = backend.reader.group_uses([group.name for group in costs.groups], since, until)
+    found = []
+    for group in costs.groups:
+        use, number = uses.get(group.name), nodes[group.name]
+        begin = since if use is None else use.since
+        part = None
+        if use is not None and number and until > begin:
+            part = _DIGITS.create_decimal_from_float(min(1.0, use.node_s / (number * (until - begin))))
+        found.append(SiteGroupUseView(group=group.name, nodes=number, since=begin, utilisation=part))
+    return found
+
+
+def _site_nodes(snapshot: Snapshot, costs: SiteCosts) -> Counter[str]:
+    """How many nodes each group has."""
+    slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
+    nodes = snapshot.slurm.nodes if isinstance(snapshot.slurm, SlurmView) else ()
+    groups = (costs.group_of(node) for node in nodes if node not in slots)
+    return Counter(group.name for group in groups if group is not None)
+
+
+def _times(side: Side) -> dict[str, TimeFigureView]:
+    return {name: _time(getattr(side, name)) for name in ("wait", "run", "completion")}
+
+
+def _time(figure: TimeFigure) -> TimeFigureView:
+    basis = figure.basis
+    return TimeFigureView(
+        seconds=round(figure.seconds, 3) if basis.known else None,
+        basis=BasisView.from_fields(basis, reason=_NO_TIME if basis.unknown else ""),
+    )
+
+
+def _cost(amounts: Mapping[str, Decimal], basis: Basis, place: Place, reason: str = "") -> CostFigureView:
+    """``reason``: why the amounts are not what is asked for."""
+    if reason:
+        basis = Basis(unknown=basis.known + basis.unknown)
+    return CostFigureView(
+        costs=sum_by_currency((amount, currency) for currency, amount in amounts.items()) if basis.known else None,
+        basis=BasisView.from_fields(basis, reason=reason or (_NO_COST[place] if basis.unknown else "")),
+    )

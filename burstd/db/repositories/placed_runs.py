@@ -1,0 +1,109 @@
+"""Runs of jobs that are over with what they cost, in the order in which they are compared."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, func, select
+
+from burstd.db.repositories.journal import STAGINGS
+from burstd.db.repositories.site_runs import open_site_runs, site_lines
+from burstd.db.tables import CHARGE, ENDED_JOB, EVENT, SITE_CHARGE, STAGING
+from burstd.domain.billing.compare import Place, PlacedRun, Price
+from burstd.domain.billing.use import DAY_S
+from burstd.domain.staging import StageState
+
+_ROWS = 500
+_EARLIER_S = 31 * DAY_S
+"""So long before the run on record earlier ones of a job that was requeued are looked for."""
+_ORDER = ("user", "name", "nodes", "gpus", "id", "started")
+Costs = Mapping[tuple[str, str], Mapping[Price, int]]
+"""By job and user, for Slurm gives numbers again: in millionths."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs count, by when they ended; an empty text: all. The others tell of them."""
+
+    since: float
+    until: float
+    job: str = ""
+    user: str = ""
+    account: str = ""
+
+    def counts(self, row: RowMapping) -> bool:
+        """Whether a row of ``ended_job`` does."""
+        return self.since <= row["ended"] < self.until and all(
+            value in ("", row[name])
+            for name, value in (("id", self.job), ("user", self.user), ("account", self.account))
+        )
+
+
+def placed_runs(connection: Connection, since: float, wanted: RunFilter, live: Costs) -> Iterator[PlacedRun]:
+    """Runs that ended from ``since`` until the end of what is wanted. ``live``: costs that are not on record yet."""
+    query = select(ENDED_JOB).where(ENDED_JOB.c.ended >= since, ENDED_JOB.c.ended < wanted.until)
+    query = query.order_by(*(ENDED_JOB.c[name] for name in _ORDER)).execution_options(yield_per=_ROWS)
+    for rows in connection.execute(query).mappings().partitions():
+        jobs = sorted({row["id"] for row in rows})
+        first = int((min(row["started"] for row in rows) - _EARLIER_S) // DAY_S)
+        costs = {
+            Place.THERE: _charged(connection, CHARGE, [], jobs, first),
+            Place.HERE: _charged(connection, SITE_CHARGE, [SITE_CHARGE.c.node_group], jobs, first),
+        }
+        delivered = _deliveries(connection, jobs)
+        for row in rows:
+            place, name, ended = Place.THERE if row["burst"] else Place.HERE, (row["id"], row["user"]), row["ended"]
+            cost = Counter(costs[place].get(name, {}))
+            if place is Place.THERE:
+                cost.update(live.get(name, {}))
+            yield PlacedRun(
+                *name, row["name"], row["nodes"], row["cpus"], row["gpus"], place,
+                row["eligible"] if row["submitted"] is None else row["submitted"], row["eligible"], row["started"],
+                ended, min((at for at in delivered[row["id"]] if at >= ended), default=ended), cost, wanted.counts(row),
+            )  # fmt: skip
+
+
+def _charged(
+    connection: Connection, table: Table, group: Sequence[ColumnElement[str]], jobs: list[str], first: int
+) -> Costs:
+    found: defaultdict[tuple[str, str], dict[Price, int]] = defaultdict(dict)
+    by = (table.c.job, table.c.user, table.c.currency, *group)
+    query = select(func.sum(table.c.amount), *by).where(table.c.job.in_(jobs), table.c.day >= first).group_by(*by)
+    for amount, job, user, currency, *name in connection.execute(query):
+        found[job, user]["".join(name), currency] = int(amount)
+    return found
+
+
+def _deliveries(connection: Connection, jobs: Sequence[str]) -> Mapping[str, list[float]]:
+    """When output of these jobs was at home."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    event = and_(EVENT.c.subject == STAGINGS.subject + STAGING.c.job_id, EVENT.c.new == StageState.DELIVERED.value)
+    query = select(STAGING.c.job_id, EVENT.c.time).join(EVENT, event).where(STAGING.c.job_id.in_(jobs))
+    for job, time in connection.execute(query):
+        found[job].append(time)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """How much nodes of one group of ``[site.cost]`` were used."""
+
+    since: float
+    """The beginning of what was asked for, or of the first day with use on record."""
+    node_s: float
+    """Of nodes, by the jobs' shares of them."""
+
+
+def group_uses(connection: Connection, groups: Collection[str], since: float, until: float) -> Mapping[str, GroupUse]:
+    """From the day (UTC) of ``since`` on; a group that no job has used is missing."""
+    seconds = {line.key: line.seconds for line in site_lines(connection, "pool", since, until)}
+    begun: defaultdict[str, list[float]] = defaultdict(list)
+    for run in open_site_runs(connection):
+        begun[run.group].append(run.started)
+    for group in groups:
+        charged = select(SITE_CHARGE.c.day).where(SITE_CHARGE.c.node_group == group)
+        day = connection.execute(charged.order_by(SITE_CHARGE.c.day).limit(1)).scalar()
+        begun[group] += [] if day is None else [day * DAY_S]
+    return {group: GroupUse(max(since, min(begun[group])), seconds[group]) for group in groups if seconds.get(group)}

@@ -1,0 +1,138 @@
+"""burstctl compare: the example of docs/money.md, and who sees what."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from burstd.db import Store, StoreReader
+from burstd.domain.billing.site_cost import HourCost, NodeGroup, SiteCosts
+from burstd.domain.billing.site_runs import SiteRun
+from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun, Payer
+from burstd.domain.slurm.job_history import EndedJob
+from burstd.domain.slurm.node import Node
+from burstd.domain.snapshot import SlurmView
+from tests.api.fake_backend import PLAN, FakeBackend, serving_api
+from tests.api.world import NOW, SNAPSHOT, FixedClock
+from tests.cli.conftest import NOBODY, Run, as_user
+from tests.db.samples import OFFER, ManualClock, planned
+from tests.db.test_money import begin, end
+
+DOCS = (Path(__file__).parents[2] / "docs/money.md").read_text(encoding="utf-8")
+GPU = NodeGroup("gpu", ("own[0-9]*",), HourCost("EUR", Decimal("2.45"), Decimal("0.15")))
+MIDNIGHT = NOW // DAY_S * DAY_S
+BEGUN = MIDNIGHT - DAY_S
+"""Four nodes, a half of which is used since then."""
+
+
+def ran(job: str, wait_s: float, run_s: float, *, burst: bool, begun: float = MIDNIGHT) -> EndedJob:
+    start = begun + wait_s
+    return EndedJob(
+        job, "ada", "atlas", "train.sh", ("p",), 1, 16, 0, 0.0, begun, start, start + run_s, burst, submitted=begun
+    )
+
+
+@pytest.fixture
+def socket(tmp_path: Path) -> Iterator[tuple[FakeBackend, Path]]:
+    """Job 17 ran here for two hours, 18 and 19 there."""
+    clock = ManualClock(MIDNIGHT)
+    with Store.open(tmp_path / "burstd.db", clock) as store:
+        jobs = [
+            ran("17", 11_400, 7200, burst=False),
+            ran("18", 240, 5400, burst=True),
+            ran("19", 360, 6000, burst=True),
+        ]
+        store.record_ended_jobs(jobs)
+        for job, price in zip(jobs[1:], ("4.00", "3.84"), strict=True):
+            clock.time = job.started
+            claim = planned(f"c{job.id}", jobs=(), users=(), offer=replace(OFFER, price=Decimal(price)), at=job.started)
+            begin(store, claim, boot_s=0, clock=clock)
+            payer = Payer(job.id, "ada", "atlas", "p")
+            store.save_runs([ClaimRun(claim.id, payer, job.started, WHOLE, job.ended)])
+            clock.time = job.ended
+            end(store, claim.id, clock)
+        full = Decimal("2.60")
+        store.save_site_runs((), [
+            SiteRun("gpu", Payer("17", "ada", "atlas", "p"), 1, jobs[0].started, WHOLE, full, "EUR", jobs[0].ended),
+            SiteRun("gpu", Payer("1", "bob", "belle", "p"), 1, BEGUN, 2 * WHOLE, 2 * full, "EUR", NOW - 3600),
+        ])  # fmt: skip
+    slurm = SNAPSHOT.slurm
+    assert isinstance(slurm, SlurmView)
+    nodes = {name: Node(name, "IDLE", partitions=("p",), cpus=16) for name in ("own1", "own2", "own3", "own4")}
+    with StoreReader.open(store.location, FixedClock()) as reader, serving_api(reader) as (backend, path):
+        backend.loop = (replace(SNAPSHOT, slurm=replace(slurm, nodes={**slurm.nodes, **nodes})), PLAN)
+        backend.site_costs = lambda: SiteCosts((GPU,))
+        yield backend, path
+
+
+def test_the_example_of_the_docs(run: Run, socket: tuple[FakeBackend, Path]) -> None:
+    found = run("compare", "17", socket=socket[1], columns=118)
+    assert found.code == 0, found.err
+    printed = "\n".join(line.rstrip() for line in found.out.strip().splitlines())
+    assert f"$ burstctl compare 17\n{printed}\n" in DOCS, printed
+
+
+def test_figures_by_hand(run: Run, socket: tuple[FakeBackend, Path]) -> None:
+    answer = json.loads(run("compare", "17", "--json", socket=socket[1]).out)
+    here, there = answer["here"], answer["there"]
+    assert [answer[key] for key in ("job", "name", "user", "jobs")] == ["17", "train.sh", "ada", 1]
+    assert [here[key]["seconds"] for key in ("wait", "run", "completion")] == [11_400, 7200, 18_600]
+    assert [there[key]["seconds"] for key in ("wait", "run", "completion")] == [300, 5700, 6000]
+    # Two hours of 2.45 / 0.5 + 0.15 and of 0.15; the mean of 1.5 h of 4.00 and 1 h 40 min of 3.84.
+    assert here["used"]["costs"] == [{"amount": "10.100000", "currency": "EUR"}]
+    assert here["marginal"]["costs"] == [{"amount": "0.300000", "currency": "EUR"}]
+    assert there["charged"]["costs"] == [{"amount": "6.200000", "currency": "EUR"}]
+    assert (here["used"]["basis"]["measured"], there["charged"]["basis"]["like_jobs"]) == (1, 2)
+    assert answer["groups"] == [
+        {"group": "gpu", "nodes": 4, "since": "2026-09-20T00:00:00Z", "utilisation": "0.5"}
+    ]  # fmt: skip
+    assert (answer["break_even"], answer["break_even_reason"]) == ("0.830508", "")
+
+
+def test_sums_of_a_month(run: Run, socket: tuple[FakeBackend, Path]) -> None:
+    for words in (["--month", "2026-09"], ["--user", "ada"], ["--project", "atlas", "--user", "ada"]):
+        answer = json.loads(run("compare", *words, "--json", socket=socket[1]).out)
+        # Measured of one, and twice the like one here; 11_400 s and 600 s there, and their mean.
+        assert answer["jobs"] == 3, words
+        assert (answer["here"]["wait"]["seconds"], answer["there"]["wait"]["seconds"]) == (34_200, 900)
+        assert answer["here"]["wait"]["basis"]["measured"] == 1
+        assert answer["there"]["charged"]["costs"] == [{"amount": "18.600000", "currency": "EUR"}]
+    for words in (["--project", "belle"], ["--month", "2026-08"]):
+        found = run("compare", *words, socket=socket[1])
+        assert (found.code, found.out.partition(" that ended")[0].split()[:2]) == (0, ["0", "jobs"])
+
+
+def test_without_prices_there_is_no_cost_here(run: Run, socket: tuple[FakeBackend, Path]) -> None:
+    socket[0].site_costs = SiteCosts
+    found = run("compare", "17", socket=socket[1]).out
+    assert "not known: [site.cost] has no group gpu any more" in " ".join(found.split())
+    assert "No break-even: [site.cost] has no group gpu any more." in found
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["99"], 5, "No run of a job 99 that is over is on record."),
+        (["17", "--user", "ada"], 2, "Say a job, or --user, --project and --month."),
+        (["--month", "2026-13"], 2, "2026-13' is no month"),
+        (["--month", "2026-10"], 2, "would end"),
+    ],
+)
+def test_what_is_refused(run: Run, socket: tuple[FakeBackend, Path], words: list[str], code: int, says: str) -> None:
+    found = run("compare", *words, socket=socket[1])
+    assert (found.code, says in found.err) == (code, True), found.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+def test_others_see_their_own_jobs_only(run: Run, socket: tuple[FakeBackend, Path]) -> None:
+    run("compare", socket=socket[1])
+    with as_user(NOBODY):
+        found = [run("compare", *words, socket=socket[1]) for words in (["17"], ["--user", "ada"], [])]
+    assert [one.code for one in found] == [5, 4, 0]
+    assert found[2].out.startswith("0 jobs of nobody that ended")
