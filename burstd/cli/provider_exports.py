@@ -26,7 +26,8 @@ MAX_LINE = 1 << 20
 MAX_JSON = 64 << 20
 MAX_RESOURCES = 500_000
 _MAX_SORTS = 100
-_MAX_NUMBER = Decimal(10) ** 15
+_MAX_NUMBER, _MIN_NUMBER = Decimal(10) ** 12, Decimal(10) ** -30
+"""Others, but for 0, are no amounts, and sums of them no decimals."""
 _SECONDS = re.compile(r"([0-9]{1,9} )?(hrs?|hours?|minutes?|mins?|seconds?|secs?)", re.IGNORECASE)
 _UNIT_HOURS = {"h": Decimal(1), "m": Decimal(1) / 60, "s": Decimal(1) / 3600}
 _MACHINE_TIME = re.compile(r"(?:Box|Spot|Dedicated|HostBox|Reserved\w*|Unused\w*)Usage")
@@ -129,20 +130,38 @@ def _line(file: TextIO, path: Path, number: int) -> str:
     return line
 
 
-def _lines(head: str, file: TextIO, path: Path) -> Iterator[str]:
-    line, number = head, 1
-    while line:
-        yield line
-        number += 1
-        line = _line(file, path, number)
+class _Lines:
+    """The lines of a table. A row may go over several in quotes, and is kept whole until it ends."""
+
+    def __init__(self, head: str, file: TextIO, path: Path) -> None:
+        self._next, self._file, self._path, self._number = head, file, path, 0
+        self.row_length = 0
+        """Characters since it was last set to 0."""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self._number += 1
+        line, self._next = self._next or _line(self._file, self._path, self._number), ""
+        self.row_length += len(line)
+        if self.row_length > MAX_LINE:
+            raise ExportError(
+                f"{self._path}, line {self._number}: a row is longer than {MAX_LINE} characters: is it CSV?"
+            )
+        if not line:
+            raise StopIteration
+        return line
 
 
 def _read_table(path: Path, head: str, file: TextIO, since: float, until: float) -> ProviderExport:
-    rows = csv.reader(_lines(head, file, path), strict=True)
+    lines = _Lines(head, file, path)
+    rows = csv.reader(lines, strict=True)
     try:
         names = [_WORD.sub("_", name.strip()).lower() for name in next(rows, [])]
         table = _Table(names, *_format_of(path, names))
         for row in rows:
+            lines.row_length = 0
             if not row:
                 continue
             try:
@@ -229,7 +248,7 @@ def _number(text: str, column: str) -> Decimal:
         value = Decimal(text or "0")
     except InvalidOperation:
         value = Decimal("nan")
-    if not value.is_finite() or abs(value) > _MAX_NUMBER:
+    if not value.is_finite() or abs(value) > _MAX_NUMBER or 0 < abs(value) < _MIN_NUMBER:
         raise ValueError(f"column {column} has {text[:40]!r}, which is no number")
     return value
 
@@ -249,7 +268,9 @@ def _read_openstack(path: Path, text: str, since: float, until: float) -> Provid
     except (ValueError, RecursionError) as error:
         raise ExportError(f"{path} is no JSON: {str(error)[:100]}.") from None
     usages = answer.get("tenant_usages", [answer.get("tenant_usage")]) if isinstance(answer, dict) else []
-    servers: list[Any] = [usage.get("server_usages") for usage in usages or () if isinstance(usage, dict)]
+    servers: list[Any] = (
+        [usage.get("server_usages") for usage in usages if isinstance(usage, dict)] if isinstance(usages, list) else []
+    )
     if not servers or not all(isinstance(some, list) for some in servers):
         raise ExportError(
             f"{path} has no server_usages: what 'openstack usage' prints has sums of projects only. Ask Nova for "

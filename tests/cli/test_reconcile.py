@@ -119,6 +119,16 @@ def test_burstds_own_file_agrees_with_it(against: Reconcile, run: Run, shared_no
     assert "both agree on 1 resource" in against(text).out
 
 
+@pytest.mark.parametrize("name", ["vol-0af2", "arn:aws:ec2:eu-north-1:1:network-interface/eni-0af3"])
+def test_disks_and_addresses_of_machines_are_no_difference(against: Reconcile, name: str) -> None:
+    row = f'0.50,EUR,Usage,2026-09-20T23:00:00Z,{{quantity}},{name},"{{{{""burstd-cluster"": ""site""}}}}"\n'
+    for quantity in ("5,GB-Mo", "1,Hours"):
+        found = against(export(FOCUS) + row.format(quantity=quantity))
+        assert (found.code, "disks and addresses of machines 0.50 EUR" in found.out) == (0, True), found.out
+    other = against(export(FOCUS) + row.format(quantity="5,GB-Mo").replace(name, "lb-1"))
+    assert (other.code, "not here" in other.out) == (1, True)
+
+
 def test_openstack(against: Reconcile) -> None:
     assert against(nova()).code == 0
     found = against(nova(ended=None), "--json")
@@ -153,12 +163,15 @@ def test_what_people_read(against: Reconcile) -> None:
         (export(FOCUS, cost="x"), "line 2: column billed_cost has 'x', which is no number."),
         (export(FOCUS, cost="nan"), "line 2: column billed_cost has 'nan', which is no number."),
         (export(CUR, hours="1e99"), "line 2: column line_item_usage_amount has '1e99', which is no number."),
+        (export(FOCUS, hours="1E-999999"), "line 2: column consumed_quantity has '1E-999999', which is no number."),
+        (export(FOCUS) + '"a\n",' * (MAX_LINE // 2), f": a row is longer than {MAX_LINE} characters: is it CSV?"),
         (export(FOCUS).replace("2026-09-20T23", "soon"), "line 2: column charge_period_start has 'soon:00:00Z'"),
         (export(FOCUS) + '"', "line 6: unexpected end of data; is it CSV?"),
         (export(FOCUS) + "x" * (MAX_LINE + 1), f"line 6 is longer than {MAX_LINE} characters"),
         ("PAR1....", "is Parquet; export it as CSV."),
         ('{"Servers": 3}', "has no server_usages: what 'openstack usage' prints has sums of projects only."),
         ('{"tenant_usage": {"server_usages": [{}]}}', "server 1 of server_usages: 'started_at'"),
+        ('{"tenant_usages": 5}', "has no server_usages"),
         ("[" * 100_000, "is no JSON"),
         ("", "no column ResourceId"),
     ],
@@ -197,7 +210,10 @@ def test_only_administrators_compare(run: Run, shared_node: Path) -> None:
 
 
 cells = st.one_of(
-    st.sampled_from(["Usage", "Tax", "Hours", "GB", "2026-09-20T23:00:00Z", "EUR", "i-1", "1.5", "-1", ""]), st.text()
+    st.sampled_from(
+        ["Usage", "Tax", "Hours", "GB", "2026-09-20T23:00:00Z", "EUR", "i-1", "1.5", "-1", "1E-999999", ""]
+    ),
+    st.text(),
 )
 
 

@@ -125,7 +125,8 @@ def _print(out: ConsoleOutput, title: str, export: ProviderExport, found: Reconc
 
 def _apart(export: ProviderExport, found: Reconciliation) -> list[tuple[str, str]]:
     some = [(sort, _sums({currency: amount})) for (sort, currency), amount in sorted(export.apart.items())]
-    return [*some, ("traffic and the like of machines", _sums(found.traffic))] if found.traffic else some
+    ours = {"traffic and the like of machines": found.traffic, "disks and addresses of machines": found.parts}
+    return [*some, *((sort, _sums(amounts)) for sort, amounts in ours.items() if amounts)]
 
 
 def _sums(amounts: Mapping[str, Decimal]) -> str:
@@ -141,6 +142,7 @@ def _answer(month: str, provider: str, export: ProviderExport, found: Reconcilia
         "here": {currency: str(amount) for currency, amount in found.here.items()},
         "there": {currency: f"{amount:.6f}" for currency, amount in found.there.items()},
         "traffic": {currency: f"{amount:.6f}" for currency, amount in found.traffic.items()},
+        "disks_and_addresses": {currency: f"{amount:.6f}" for currency, amount in found.parts.items()},
         "apart": [
             {"sort": sort, "amount": f"{amount:.6f}", "currency": currency}
             for (sort, currency), amount in sorted(export.apart.items())

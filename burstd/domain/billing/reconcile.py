@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ _SECOND = Decimal(1)
 _MILLISECOND = Decimal("0.001")
 _HOUR_S = 3600
 _MINUTE_S = 60
+_PART = re.compile(r"(?:vol|eni)-[0-9a-f]+")
+"""AWS bills the root disk and the public address of a machine by ids of their own; they bear its tags."""
 
 
 class Difference(StrEnum):
@@ -81,6 +84,8 @@ class Reconciliation:
     """What the provider charged for the same, and for what bears burstd's tag."""
     traffic: Mapping[str, Decimal]
     """What it charged for machines beside their time, by currency."""
+    parts: Mapping[str, Decimal]
+    """What it charged for disks and network interfaces that bear burstd's tag and have no charge of their own."""
     agreed: int
     """Resources on which both agree."""
     differences: tuple[ResourceDifference, ...]
@@ -96,7 +101,7 @@ def reconcile(own: Mapping[str, OwnUse], there: Mapping[str, ProviderUse], toler
 
     A difference in cost is split into one of time, at burstd's price, and one of price, for the provider's time.
     """
-    here_sums, there_sums, traffic = (defaultdict[str, Decimal](Decimal) for _ in range(3))
+    here_sums, there_sums, traffic, parts = (defaultdict[str, Decimal](Decimal) for _ in range(4))
     found: list[ResourceDifference] = []
     agreed = 0
     for resource, mine in own.items():
@@ -114,13 +119,15 @@ def reconcile(own: Mapping[str, OwnUse], there: Mapping[str, ProviderUse], toler
         agreed += not some
         found += some
     for resource, use in there.items():
-        if resource not in own and (use.cost or use.other_cost or use.hours):
+        if resource not in own and use.tagged and _PART.fullmatch(resource):
+            parts[use.currency] += use.cost + use.other_cost
+        elif resource not in own and (use.cost or use.other_cost or use.hours):
             kind = Difference.NOT_HERE if use.tagged else Difference.NOT_OURS
             found.append(_one_sided(resource, "", kind, use.cost + use.other_cost, use.currency, use.hours))
             if use.tagged:
                 there_sums[use.currency] += use.cost + use.other_cost
     found.sort(key=lambda one: (-abs(one.amount), one.resource, one.kind))
-    return Reconciliation(here_sums, there_sums, traffic, agreed, tuple(found))
+    return Reconciliation(here_sums, there_sums, traffic, parts, agreed, tuple(found))
 
 
 def _cost_there(mine: OwnUse, use: ProviderUse) -> Decimal:
