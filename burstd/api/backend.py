@@ -17,7 +17,7 @@ from burstd.api.answers.policies import PoliciesView
 from burstd.db import StoreReader
 from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.clock import Clock
-from burstd.domain.command import Command, CommandResult
+from burstd.domain.command import Command, CommandResult, QuoteJobs, WhatIf
 from burstd.domain.errors import BurstdError, NoAnswer
 from burstd.domain.plan import Plan
 from burstd.domain.project import Project
@@ -77,7 +77,7 @@ class _SharedPart:
 
 @dataclass(kw_only=True)
 class Backend:
-    """Every method but ``run_queued`` may be called from any thread.
+    """Every method but ``run_queued`` and ``answer_questions`` may be called from any thread.
 
     Commands wait in a queue for the deciding thread; callers wait for its answer.
     """
@@ -88,6 +88,8 @@ class Backend:
     latest_loop: Callable[[], tuple[Snapshot, Plan] | None]
     """Snapshot and plan of the last whole loop; None before the first."""
     wake: Callable[[], None]
+    ask: Callable[[], None]
+    """As ``wake``, where no loop is due for it."""
     checks: ProviderChecks
     routes: JobIngress
     policies_view: Callable[[float], PoliciesView]
@@ -106,6 +108,7 @@ class Backend:
     stage: StagingService | None = None
     """None: the settings have no staging."""
     _commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = field(default_factory=queue.SimpleQueue)
+    _questions: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = field(default_factory=queue.SimpleQueue)
     _shared: dict[Callable[..., Any], _SharedPart] = field(default_factory=dict)
     _shared_of: tuple[Snapshot, Plan] | None = None
     _sharing: Lock = field(default_factory=Lock)
@@ -152,8 +155,12 @@ class Backend:
     def enqueue(self, command: Command) -> Future[CommandResult]:
         """Passes a command to the deciding thread."""
         answer: Future[CommandResult] = Future()
-        self._commands.put((command, answer))
-        self.wake()
+        if isinstance(command, WhatIf | QuoteJobs):
+            self._questions.put((command, answer))
+            self.ask()
+        else:
+            self._commands.put((command, answer))
+            self.wake()
         return answer
 
     def run_queued(self, execute: Callable[[Command], CommandResult]) -> int:
@@ -161,9 +168,20 @@ class Backend:
 
         Commands that arrive meanwhile wait: a caller that asks again at once would keep the thread for ever.
         """
+        return self._run(self._commands, execute)
+
+    def answer_questions(self, execute: Callable[[Command], CommandResult]) -> int:
+        """The same with commands that change nothing and look at nothing new."""
+        return self._run(self._questions, execute)
+
+    @staticmethod
+    def _run(
+        commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]],
+        execute: Callable[[Command], CommandResult],
+    ) -> int:
         count = 0
-        for _ in range(self._commands.qsize()):
-            command, answer = self._commands.get_nowait()
+        for _ in range(commands.qsize()):
+            command, answer = commands.get_nowait()
             if not answer.set_running_or_notify_cancel():
                 continue
             try:

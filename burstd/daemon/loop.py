@@ -82,6 +82,7 @@ class DaemonLoop:
         while not self._stop.is_set():
             self._note_jump()
             served = self._backend.run_queued(self._commands.execute)
+            self._backend.answer_questions(self._commands.execute)
             if self._reload_asked.is_set():
                 self._reload_asked.clear()
                 self._notifier.reloading()
@@ -100,13 +101,17 @@ class DaemonLoop:
         self._notifier.stopping()
 
     def _pause(self, pause: float) -> None:
-        """Waits for a wake-up or the next due time and feeds the watchdog meanwhile; never less than the minimum."""
+        """Waits for a wake-up or the next due time; answers questions and feeds the watchdog meanwhile.
+
+        Never less than the minimum.
+        """
         if self._stop.wait(MIN_PAUSE_S):
             return
         due = self._clock.now() + pause
         while (left := due - self._clock.now()) > 0:
             if self._parts.wake.wait(min(left, self._watchdog_every_s)):
                 return
+            self._backend.answer_questions(self._commands.execute)
             self._feed_watchdog()
 
     def _feed_watchdog(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from math import ceil
 from time import monotonic, process_time
 
 from burstd.domain.billing.site_cost import SiteCosts
@@ -50,10 +51,10 @@ class ThrottledWhatIf:
 
 
 class ThrottledQuotes:
-    """Used in the deciding thread."""
+    """Used in the deciding thread. Each answer makes the next wait, short ones once they are many."""
 
     def __init__(self) -> None:
-        self._paused_until = float("-inf")
+        self._rested_at = float("-inf")
 
     def quote_jobs(
         self,
@@ -65,9 +66,9 @@ class ThrottledQuotes:
         site_costs: SiteCosts = _NO_COSTS,
     ) -> tuple[Quote, ...]:
         """As quote_jobs. Raises NoAnswer while it rests."""
-        left_s = self._paused_until - monotonic()
+        left_s = self._rested_at - monotonic() - UNTHROTTLED_CPU_S * PAUSE_FACTOR
         if left_s > 0:
-            raise NoAnswer(f"burstd has just worked out another quote; try again in {left_s:.0f} s")
+            raise NoAnswer(f"burstd has just worked out other quotes; try again in {ceil(left_s)} s")
         began = process_time()
 
         def in_time() -> bool:
@@ -76,7 +77,7 @@ class ThrottledQuotes:
         def decide_in_time(seen: Snapshot) -> Target:
             return decide(seen) if in_time() else _NO_TIME
 
-        found = quote_jobs(snapshot, plan, jobs, usable, decide_in_time, site_costs, in_time)
-        took = process_time() - began
-        self._paused_until = monotonic() + took * PAUSE_FACTOR if took > UNTHROTTLED_CPU_S else float("-inf")
-        return found
+        try:
+            return quote_jobs(snapshot, plan, jobs, usable, decide_in_time, site_costs, in_time)
+        finally:
+            self._rested_at = max(self._rested_at, monotonic()) + (process_time() - began) * PAUSE_FACTOR

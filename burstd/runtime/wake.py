@@ -9,14 +9,25 @@ class Wake:
     """Set from any thread, waited for by one."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._event, self._due = threading.Event(), threading.Event()
 
     def __call__(self) -> None:
         """The next loop is due at once."""
+        self._due.set()
+        self._event.set()
+
+    def ask(self) -> None:
+        """Somebody waits for an answer, for which no loop is due."""
         self._event.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Returns at once when set since the last call, else when set or when the time is over."""
-        woken = self._event.wait(timeout_s)
+        """Returns at once when set since the last call, else when set or when the time is over.
+
+        True: a loop is due.
+        """
+        self._event.wait(timeout_s)
         self._event.clear()
-        return woken
+        due = self._due.is_set()
+        if due:
+            self._due.clear()
+        return due

@@ -68,7 +68,11 @@ def test_a_long_answer_ends_in_time_and_the_next_has_to_wait(monkeypatch: pytest
     each_s = 1.1
     verdict()
     assert tried == 5
-    with pytest.raises(NoAnswer, match="try again in 11 s"):
+    with pytest.raises(NoAnswer, match="try again in 10 s"):
         verdict()
     now += 12
+    each_s = 0.04
     verdict()
+    verdict()  # Short ones may follow each other, until they are many.
+    with pytest.raises(NoAnswer, match="try again in 1 s"):
+        verdict()

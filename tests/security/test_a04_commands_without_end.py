@@ -13,8 +13,8 @@ MOST = 100
 def test_who_asks_while_another_is_answered_waits_for_the_next_loop() -> None:
     nothing = cast("Any", None)
     backend = Backend(
-        reader=nothing, clock=nothing, daemon_info=nothing, latest_loop=lambda: None, wake=lambda: None, checks=nothing,
-        routes=nothing, policies_view=nothing, validator=nothing,
+        reader=nothing, clock=nothing, daemon_info=nothing, latest_loop=lambda: None, wake=lambda: None,
+        ask=lambda: None, checks=nothing, routes=nothing, policies_view=nothing, validator=nothing,
         projects_in_force=nothing, project_sync=nothing, test_notifications=nothing,
         collect_s=nothing,
     )  # fmt: skip
@@ -32,6 +32,7 @@ def test_who_asks_while_another_is_answered_waits_for_the_next_loop() -> None:
 
     ask()
     ask()
-    assert backend.run_queued(answer) == 2
-    assert backend.run_queued(answer) == 2
+    assert backend.answer_questions(answer) == 2
+    assert backend.answer_questions(answer) == 2
+    assert backend.run_queued(answer) == 0
     assert done == 4
