@@ -151,6 +151,13 @@ def test_words_of_sbatch_need_no_dashes_before_them(run: Run, backend: FakeBacke
     assert [c.jobs[0].name for c in backend.commands if isinstance(c, QuoteJobs)] == ["wrap", "wrap", "train.sh"]
 
 
+def test_words_that_are_pipes_are_not_waited_for(run: Run, backend: FakeBackend, slurm: Commands) -> None:
+    backend.answer = quoting()
+    os.mkfifo(slurm.folder / "pipe")
+    assert run("quote", "-o", "pipe", "train.sh").code == 0
+    assert [c.jobs[0].name for c in backend.commands if isinstance(c, QuoteJobs)] == ["train.sh"]
+
+
 @pytest.mark.parametrize(
     ("said", "code", "says"),
     [

@@ -106,6 +106,10 @@ def _group_name(gid: int) -> str:
         return str(gid)
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 def _script(words: Sequence[str]) -> tuple[str, str]:
     """Name and text of the script: the first word that is a file with an interpreter. ``wrap`` and ``sbatch`` as Slurm
     calls jobs without one.
@@ -114,8 +118,9 @@ def _script(words: Sequence[str]) -> tuple[str, str]:
     """
     for word in words:
         try:
-            with Path(word).open("rb") as file:
-                text = file.read(_SCRIPT_BYTES)
+            # A pipe, such as that of -o, is not waited for, and has nothing to read.
+            with open(word, "rb", opener=_without_waiting) as file:
+                text = file.read(_SCRIPT_BYTES) or b""
         except (OSError, ValueError):
             continue
         if text.startswith(b"#!"):
