@@ -151,6 +151,21 @@ def test_words_of_sbatch_need_no_dashes_before_them(run: Run, backend: FakeBacke
     assert [c.jobs[0].name for c in backend.commands if isinstance(c, QuoteJobs)] == ["wrap", "wrap", "train.sh"]
 
 
+def test_what_else_keeps_the_job_from_starting(run: Run, backend: FakeBackend, slurm: Commands) -> None:
+    backend.answer = quoting()
+    (slurm.folder / "partition").write_text("PartitionName=burst State=UP MaxTime=00:30:00\n")
+    script = "#!/bin/bash\n#BURST volume corpus 100G\n#BURST stage_in /data/x\n"
+    (slurm.folder / "train.sh").write_text(script)
+    assert json.loads(run("quote", "--json", "train.sh").out)["waits_for"] == [
+        "MaxTime=00:30:00 of burst",
+        "volumes of its #BURST lines, which leave it the pool and the place of their disks alone",
+        "data of its #BURST lines",
+    ]
+    [command] = backend.commands
+    assert isinstance(command, QuoteJobs)
+    assert command.usable == ()
+
+
 def test_words_that_are_pipes_are_not_waited_for(run: Run, backend: FakeBackend, slurm: Commands) -> None:
     backend.answer = quoting()
     os.mkfifo(slurm.folder / "pipe")

@@ -98,4 +98,5 @@ def test_each_job_has_a_quote_in_any_situation(snapshot: Snapshot, number: int) 
         assert way.taken or way.reason
         assert way.start is None or snapshot.now <= way.start.p10 <= way.start.p50 <= way.start.p90
         assert way.start is None or way.end is not None or found.run_basis == "none"
+        assert way.end is None or way.end.p10 <= way.end.p50 <= way.end.p90
         assert way.worst is None or way.expected is not None

@@ -143,7 +143,10 @@ def _waits_for(said: SbatchAnswer, script: str) -> list[str]:
     from burstd.slurm.commands.sbatch import delays
 
     found = list(dict.fromkeys(option for one in said.components for option in delays(one)))
-    if any(line.startswith("#BURST ") for line in script.splitlines()):
+    of_burstd = [line.split()[1:2] for line in script.splitlines() if line.startswith("#BURST ")]
+    if ["volume"] in of_burstd:
+        found.append("volumes of its #BURST lines, which leave it the pool and the place of their disks alone")
+    if any(words != ["volume"] for words in of_burstd):
         found.append("data of its #BURST lines")
     return found
 

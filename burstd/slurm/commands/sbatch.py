@@ -251,7 +251,9 @@ def usable_partitions(
 def refusals(job: Job, defaults: SubmitDefaults, groups: Collection[str], host: str) -> list[str]:
     """Settings of the job's own partitions for which Slurm does not start it there: ``MaxTime=01:00:00 of debug``."""
     known = [(name, defaults.partitions[name]) for name in job.partitions if name in defaults.partitions]
-    return [f"{why} of {name}" for name, limits in known if (why := limits.refusal(job, groups, host))]
+    found = [(name, why) for name, limits in known if (why := limits.refusal(job, groups, host))]
+    # Of a job that names no QOS slurmctld's own answer tells.
+    return [f"{why} of {name}" for name, why in found if job.qos or "Qos=" not in why]
 
 
 def delays(options: Options) -> list[str]:
