@@ -527,8 +527,13 @@ class StoreReader:
         with self._database.reading() as connection:
             return site_runs.site_lines(connection, group, since, until, user, limit)
 
-    def compared_runs(self, since: float, wanted: placed_runs.RunFilter) -> Iterator[PlacedRun]:
-        """Runs of jobs that ended from ``since`` on, with their costs so far, in the order that ``compare`` needs."""
+    def compared_runs(
+        self, since: float, wanted: placed_runs.RunFilter, like: EndedJob | None = None
+    ) -> Iterator[PlacedRun]:
+        """Runs of jobs that ended from ``since`` on, with their costs so far, in the order that ``compare`` needs.
+
+        ``like``: only those that are like it.
+        """
         with self._database.reading() as connection:
             live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
             known = charges.charges_so_far(connection, live, self._clock.now(), self.idle_mode)
@@ -537,7 +542,7 @@ class StoreReader:
                 for charge in known.pop(claim.id)[1]:
                     if charge.payer.job:
                         costs[charge.payer.job, charge.payer.user]["", claim.offer.currency] += charge.amount
-            yield from placed_runs.placed_runs(connection, since, wanted, costs)
+            yield from placed_runs.placed_runs(connection, since, wanted, costs, like)
 
     def group_uses(self, groups: Collection[str], since: float, until: float) -> Mapping[str, placed_runs.GroupUse]:
         """How much groups of nodes of the site were used, from the day (UTC) of ``since`` on; none: it is missing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 
@@ -78,6 +79,12 @@ def test_what_is_not_asked_for_only_tells(store: Store, clock: ManualClock) -> N
         found = list(store.compared_runs(START, wanted))
         assert [run.job for run in found if run.counted] == jobs, wanted
     assert [run.job for run in store.compared_runs(START + 400, ALL)] == ["18"]
+    another = replace(HERE, id="19")
+    for unlike in (
+        replace(another, user="bob"), replace(another, name="eval"), replace(another, nodes=2), replace(another, gpus=1)
+    ):  # fmt: skip
+        store.record_ended_jobs([unlike])
+        assert [run.job for run in store.compared_runs(START, ALL, THERE)] == ["17", "18"], unlike
 
 
 def test_how_much_nodes_were_used(store: Store, clock: ManualClock) -> None:

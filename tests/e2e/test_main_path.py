@@ -149,6 +149,16 @@ def _its_node_is_on_the_bill(site: Site, job: str) -> None:
     assert "EUR on nodes of the site" in bill
     assert re.search(r"^old +\S+ EUR", bill, re.MULTILINE)
 
+    submitted = datetime.fromisoformat(site.job(job)["SubmitTime"])
+    site.wait(lambda: site.burstctl("compare", job, check=False).returncode == 0, 30, "its end on record")
+    compared = site.api("/v1/compare", job=job)
+    here, (group,) = compared["here"], compared["groups"]
+    times = [here[name]["seconds"] for name in ("run", "completion")]
+    assert times == pytest.approx([ran, (end - submitted).total_seconds()], abs=0.05)
+    used = float(cost()["cost"]["amount"]) / float(group["utilisation"])
+    assert float(here["used"]["costs"][0]["amount"]) == pytest.approx(used, rel=0.001)
+    assert here["marginal"]["basis"]["reason"] == "[site.cost.old] does not say what an hour of use adds"
+
 
 def _the_bill_is_the_clouds(site: Site, jobs: set[str]) -> None:
     """burstd counts from the launch to the end that the cloud confirmed: never less than the cloud bills.

@@ -76,6 +76,7 @@ def test_the_other_place_is_the_mean_of_like_jobs_there() -> None:
     like = Basis(like=1, like_jobs=2)
     assert found.there.wait.basis == found.there.run.basis == found.there.completion.basis == like
     assert found.there.cost.basis == like
+    assert not found.needs_others
 
 
 def test_where_no_like_job_ran_others_tell_wait_speed_and_price() -> None:
@@ -103,6 +104,7 @@ def test_without_a_speed_it_is_taken_to_be_the_same_and_what_nothing_tells_is_no
     assert alone.wait.basis == alone.completion.basis == alone.cost.basis == Basis(unknown=1)
     assert (alone.run.seconds, alone.run.basis) == (300, Basis(assumed=1))
     assert not alone.cost.amounts
+    assert found.needs_others
 
 
 def test_sums_are_those_of_the_single_jobs() -> None:

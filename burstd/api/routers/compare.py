@@ -24,10 +24,11 @@ from burstd.api.dependencies import ApiError, BackendDep, CallerDep, Timestamp, 
 from burstd.api.routers.jobs import require_slurm
 from burstd.api.routers.status import bill_window
 from burstd.db import RunFilter
-from burstd.domain.billing.compare import Basis, Place, Side, TimeFigure, compare
+from burstd.domain.billing.compare import Basis, Comparison, Place, Side, TimeFigure, compare
 from burstd.domain.billing.costs import month_of, month_start, next_month
 from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.billing.site_prices import break_even, site_prices
+from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 _DIGITS = Context(prec=6)
@@ -59,21 +60,22 @@ def get_comparison(
     if user and not caller.can_see_user(user):
         raise ApiError(403, f"You are {caller.user}, and see your own jobs only.")
     user = user if caller.admin else caller.user
-    snapshot, name, now = require_latest_loop(backend)[0], "", backend.now()
+    snapshot, now = require_latest_loop(backend)[0], backend.now()
     require_slurm(snapshot)
+    run = backend.reader.last_run(job, user) if job else None
     if job:
-        if (run := backend.reader.last_run(job, user)) is None:
+        if run is None:
             raise ApiError(
                 404, f"No run of a job {job} that is over is on record{'' if caller.admin else ' as yours'}."
             )
         month = month_of(run.ended)
-        since, until, user, account, name = month_start(month), month_start(next_month(month)), run.user, "", run.name
+        since, until, user, account = month_start(month), month_start(next_month(month)), run.user, ""
     begin, end = bill_window(now, since, until)
     told_since = month_start(month_of(begin - 1))
     backend.precedence().wait()
     groups = _group_uses(backend, snapshot, begin, end)
     wanted = RunFilter(begin, end, job, user, account)
-    found = compare(backend.precedence().slices(backend.reader.compared_runs(told_since, wanted), SLICE))
+    found = _compared(backend, told_since, wanted, run)
     utilisation = {group.group: group.utilisation for group in groups if group.utilisation is not None}
     prices = site_prices(found.here.cost.amounts, backend.site_costs(), utilisation)
     charged: defaultdict[str, Decimal] = defaultdict(Decimal)
@@ -85,7 +87,7 @@ def get_comparison(
     cost = found.here.cost.basis
     return CompareView(
         now=now, since=begin, until=end, told_since=told_since, first_run=backend.reader.first_run_ended(),
-        job=job, name=name, user=user, account=account, jobs=found.jobs,
+        job=job, name=run.name if run is not None else "", user=user, account=account, jobs=found.jobs,
         here=HereView(
             **_times(found.here),
             used=_cost(prices.used, cost, Place.HERE, prices.reason or prices.used_reason),
@@ -94,6 +96,16 @@ def get_comparison(
         there=ThereView(**_times(found.there), charged=_cost(charged, found.there.cost.basis, Place.THERE)),
         groups=groups, break_even=None if even is None else _DIGITS.create_decimal(even), break_even_reason=reason,
     )  # fmt: skip
+
+
+def _compared(backend: Backend, since: float, wanted: RunFilter, run: EndedJob | None) -> Comparison:
+    """``run``: of the one job that is wanted. Where like jobs tell all of it, no others are read."""
+    reader, precedence = backend.reader, backend.precedence()
+    if run is not None:
+        found = compare(precedence.slices(reader.compared_runs(since, wanted, run), SLICE))
+        if not found.needs_others:
+            return found
+    return compare(precedence.slices(reader.compared_runs(since, wanted), SLICE))
 
 
 def _group_uses(backend: Backend, snapshot: Snapshot, since: float, until: float) -> list[SiteGroupUseView]:

@@ -11,14 +11,15 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, func,
 from burstd.db.repositories.journal import STAGINGS
 from burstd.db.repositories.site_runs import open_site_runs, site_lines
 from burstd.db.tables import CHARGE, ENDED_JOB, EVENT, SITE_CHARGE, STAGING
-from burstd.domain.billing.compare import Place, PlacedRun, Price
+from burstd.domain.billing.compare import LIKENESS, Place, PlacedRun, Price
 from burstd.domain.billing.use import DAY_S
+from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.staging import StageState
 
 _ROWS = 500
 _EARLIER_S = 31 * DAY_S
 """So long before the run on record earlier ones of a job that was requeued are looked for."""
-_ORDER = ("user", "name", "nodes", "gpus", "id", "started")
+_ORDER = (*LIKENESS, "id", "started")
 Costs = Mapping[tuple[str, str], Mapping[Price, int]]
 """By job and user, for Slurm gives numbers again: in millionths."""
 
@@ -41,9 +42,16 @@ class RunFilter:
         )
 
 
-def placed_runs(connection: Connection, since: float, wanted: RunFilter, live: Costs) -> Iterator[PlacedRun]:
-    """Runs that ended from ``since`` until the end of what is wanted. ``live``: costs that are not on record yet."""
+def placed_runs(
+    connection: Connection, since: float, wanted: RunFilter, live: Costs, like: EndedJob | None = None
+) -> Iterator[PlacedRun]:
+    """Runs that ended from ``since`` until the end of what is wanted; with ``like`` those that are like it only.
+
+    ``live``: costs that are not on record yet.
+    """
     query = select(ENDED_JOB).where(ENDED_JOB.c.ended >= since, ENDED_JOB.c.ended < wanted.until)
+    if like is not None:
+        query = query.where(*(ENDED_JOB.c[name] == getattr(like, name) for name in LIKENESS))
     query = query.order_by(*(ENDED_JOB.c[name] for name in _ORDER)).execution_options(yield_per=_ROWS)
     for rows in connection.execute(query).mappings().partitions():
         jobs = sorted({row["id"] for row in rows})

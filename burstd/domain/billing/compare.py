@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 from itertools import groupby
+from operator import attrgetter
 
 from burstd.domain.billing.costs import MICRO
 
@@ -30,6 +31,9 @@ class Place(StrEnum):
         return Place.THERE if self is Place.HERE else Place.HERE
 
 
+PLACES = tuple(Place)
+LIKENESS = ("user", "name", "nodes", "gpus")
+"""In which like jobs are the same."""
 Price = tuple[str, str]
 """By whose price, and in which currency: a group of ``[site.cost]``; there an empty text."""
 
@@ -132,6 +136,12 @@ class Comparison:
     here: Side
     there: Side
 
+    @property
+    def needs_others(self) -> bool:
+        """Whether any figure is neither measured nor told by like jobs."""
+        figures = (f for side in (self.here, self.there) for f in (side.wait, side.run, side.completion, side.cost))
+        return any(figure.basis.measured + figure.basis.like < self.jobs for figure in figures)
+
 
 @dataclass(slots=True)
 class _Sums:
@@ -198,15 +208,15 @@ class _Others:
 
 
 def compare(runs: Iterable[PlacedRun]) -> Comparison:
-    """The jobs with a counted run, by these runs: in the order of user, name, nodes and GPUs, then of job and start.
+    """The jobs with a counted run, by these runs: in the order of LIKENESS, then of job and start.
 
     Of a job that ran several times at one place the last run counts. Little is kept beside the sums.
     """
-    sides = {place: Side() for place in Place}
+    sides = {place: Side() for place in PLACES}
     others: defaultdict[tuple[Place, bool], _Others] = defaultdict(_Others)
     jobs = 0
-    for (_, _, _, gpus), some in groupby(runs, key=lambda run: (run.user, run.name, run.nodes, run.gpus)):
-        jobs += _add_like(some, sides, {place: others[place, gpus > 0] for place in Place})
+    for (_, _, _, gpus), some in groupby(runs, key=attrgetter(*LIKENESS)):
+        jobs += _add_like(some, sides, {place: others[place, gpus > 0] for place in PLACES})
     for (place, with_gpus), known in sorted(others.items()):
         _add_by_others(sides[place], known, others[place.other, with_gpus])
     return Comparison(jobs, sides[Place.HERE], sides[Place.THERE])
@@ -214,25 +224,25 @@ def compare(runs: Iterable[PlacedRun]) -> Comparison:
 
 def _add_like(runs: Iterable[PlacedRun], sides: Mapping[Place, Side], others: Mapping[Place, _Others]) -> int:
     """Adds jobs that are alike: what is measured, and what they tell of each other. Returns how many are counted."""
-    known, own, missing = ({place: _Sums() for place in Place} for _ in range(3))
+    known, own, missing = ({place: _Sums() for place in PLACES} for _ in range(3))
     jobs = 0
-    for _, some in groupby(runs, key=lambda run: run.job):
+    for _, some in groupby(runs, key=attrgetter("job")):
         last = {run.place: run for run in some}
         for place, run in last.items():
             known[place].add(run)
         if any(run.counted for run in last.values()):
             jobs += 1
-            for place in Place:
+            for place in PLACES:
                 if place in last:
                     own[place].add(last[place])
                 else:
                     missing[place].add(last[place.other])
-    for place in Place:
+    for place in PLACES:
         others[place].runs.take_in(known[place])
         _add_measured(sides[place], own[place])
         _add_missing(sides[place], others[place], known[place], own[place], missing[place])
-    if all(known[place].run_s > 0 for place in Place):
-        for place in Place:
+    if all(known[place].run_s > 0 for place in PLACES):
+        for place in PLACES:
             others[place].pairs += 1
             others[place].pairs_s += known[place].run_s / known[place].jobs
     return jobs
