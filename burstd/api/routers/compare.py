@@ -28,14 +28,14 @@ from burstd.domain.billing.compare import Basis, Comparison, Place, Side, TimeFi
 from burstd.domain.billing.costs import month_of, month_start, next_month
 from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.billing.site_prices import break_even, site_prices
-from burstd.domain.slurm.job_history import EndedJob
+from burstd.domain.slurm.job_history import MIN_RUNS, EndedJob
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 _DIGITS = Context(prec=6)
-_NO_TIME = "no run there is on record"
+_NO_TIME = "no run there, or too few, are on record"
 _NO_COST = {
-    Place.HERE: "no run here with a price of [site.cost] is on record",
-    Place.THERE: "no charge there is on record",
+    Place.HERE: "no run here with a price of [site.cost], or too few, are on record",
+    Place.THERE: "no run there with a charge, or too few, are on record",
 }
 _Name = Annotated[str, Query(max_length=200)]
 
@@ -55,7 +55,7 @@ def get_comparison(
     """Times and costs of jobs on the site's own nodes beside those on clouds, measured or estimated.
 
     ``job``: that one, in the month in which it ended. Else all that ended in a time, as in ``/v1/bill``, of a user or
-    an account. Who is no administrator sees his own jobs.
+    an account. Who is no administrator sees his own jobs, and others tell him where they are MIN_RUNS or more.
     """
     if user and not caller.can_see_user(user):
         raise ApiError(403, f"You are {caller.user}, and see your own jobs only.")
@@ -75,7 +75,7 @@ def get_comparison(
     backend.precedence().wait()
     groups = _group_uses(backend, snapshot, begin, end)
     wanted = RunFilter(begin, end, job, user, account)
-    found = _compared(backend, told_since, wanted, run)
+    found = _compared(backend, told_since, wanted, run, 1 if caller.admin else MIN_RUNS)
     utilisation = {group.group: group.utilisation for group in groups if group.utilisation is not None}
     prices = site_prices(found.here.cost.amounts, backend.site_costs(), utilisation)
     charged: defaultdict[str, Decimal] = defaultdict(Decimal)
@@ -98,14 +98,14 @@ def get_comparison(
     )  # fmt: skip
 
 
-def _compared(backend: Backend, since: float, wanted: RunFilter, run: EndedJob | None) -> Comparison:
+def _compared(backend: Backend, since: float, wanted: RunFilter, run: EndedJob | None, min_others: int) -> Comparison:
     """``run``: of the one job that is wanted. Where like jobs tell all of it, no others are read."""
     reader, precedence = backend.reader, backend.precedence()
     if run is not None:
         found = compare(precedence.slices(reader.compared_runs(since, wanted, run), SLICE))
         if not found.needs_others:
             return found
-    return compare(precedence.slices(reader.compared_runs(since, wanted), SLICE))
+    return compare(precedence.slices(reader.compared_runs(since, wanted), SLICE), min_others)
 
 
 def _group_uses(backend: Backend, snapshot: Snapshot, since: float, until: float) -> list[SiteGroupUseView]:
