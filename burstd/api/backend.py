@@ -107,6 +107,8 @@ class Backend:
     """Set while no decision is being made."""
     stage: StagingService | None = None
     """None: the settings have no staging."""
+    comparing: Lock = field(default_factory=Lock)
+    """Held while all runs are read for a comparison: one at a time."""
     _commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = field(default_factory=queue.SimpleQueue)
     _questions: queue.SimpleQueue[tuple[Command, Future[CommandResult]]] = field(default_factory=queue.SimpleQueue)
     _shared: dict[Callable[..., Any], _SharedPart] = field(default_factory=dict)

@@ -528,11 +528,11 @@ class StoreReader:
             return site_runs.site_lines(connection, group, since, until, user, limit)
 
     def compared_runs(
-        self, since: float, wanted: placed_runs.RunFilter, like: EndedJob | None = None
+        self, since: float, wanted: placed_runs.RunFilter, like: EndedJob | None = None, user: str = ""
     ) -> Iterator[PlacedRun]:
         """Runs of jobs that ended from ``since`` on, with their costs so far, in the order that ``compare`` needs.
 
-        ``like``: only those that are like it.
+        ``like``: only those that are like it. ``user``: only his.
         """
         with self._database.reading() as connection:
             live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
@@ -542,7 +542,7 @@ class StoreReader:
                 for charge in known.pop(claim.id)[1]:
                     if charge.payer.job:
                         costs[charge.payer.job, charge.payer.user]["", claim.offer.currency] += charge.amount
-            yield from placed_runs.placed_runs(connection, since, wanted, costs, like)
+            yield from placed_runs.placed_runs(connection, since, wanted, costs, like, user)
 
     def group_uses(self, groups: Collection[str], since: float, until: float) -> Mapping[str, placed_runs.GroupUse]:
         """How much groups of nodes of the site were used, from the day (UTC) of ``since`` on; none: it is missing."""
@@ -554,9 +554,9 @@ class StoreReader:
         query = select(ENDED_JOB).where(ENDED_JOB.c.id == job, *([ENDED_JOB.c.user == user] if user else []))
         return next(iter(self._values(EndedJob, query.order_by(ENDED_JOB.c.started.desc()).limit(1))), None)
 
-    def first_run_ended(self) -> float | None:
-        """When the first run of a job that is on record ended."""
-        found = self._scalar(select(func.min(ENDED_JOB.c.ended)))
+    def first_run_ended(self, user: str = "") -> float | None:
+        """When the first run of a job that is on record ended. ``user``: of his."""
+        found = self._scalar(select(func.min(ENDED_JOB.c.ended)).where(*([ENDED_JOB.c.user == user] if user else [])))
         return None if found is None else float(found)
 
     def open_site_runs(self) -> list[SiteRun]:

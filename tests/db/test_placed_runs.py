@@ -79,6 +79,9 @@ def test_what_is_not_asked_for_only_tells(store: Store, clock: ManualClock) -> N
         found = list(store.compared_runs(START, wanted))
         assert [run.job for run in found if run.counted] == jobs, wanted
     assert [run.job for run in store.compared_runs(START + 400, ALL)] == ["18"]
+    assert [run.job for run in store.compared_runs(START, ALL, user="ann")] == ["17", "18"]
+    assert not [*store.compared_runs(START, ALL, user="bob")]
+    assert (store.first_run_ended("ann"), store.first_run_ended("bob")) == (THERE.ended, None)
     another = replace(HERE, id="19")
     for unlike in (
         replace(another, user="bob"), replace(another, name="eval"), replace(another, nodes=2), replace(another, gpus=1)

@@ -107,11 +107,15 @@ def test_without_a_speed_it_is_taken_to_be_the_same_and_what_nothing_tells_is_no
     assert found.needs_others
 
 
-def test_a_user_is_told_nothing_by_a_few_others() -> None:
-    runs = [ran("1", HERE, 1000, 300, 40), *(other(ran(f"{n}", THERE, 60, 100, 16)) for n in range(2, 9))]
-    few, enough = (compare(sorted(runs, key=lambda r: r.user), least) for least in (8, 7))
-    assert few.there.wait.basis == few.there.completion.basis == few.there.cost.basis == Basis(unknown=1)
-    assert enough.there.wait.basis == enough.there.cost.basis == Basis(others=1, other_jobs=7)
+def test_without_others_what_no_like_job_tells_is_not_known() -> None:
+    runs = [ran("1", HERE, 1000, 300, 40), ran("2", HERE, 5, 6, 7, name="x"), ran("3", THERE, 8, 9, 10, name="x")]
+    found = compare(runs, by_others=False)
+    assert (figures(found.here), figures(found.there)) == (
+        (1010, 312, 1352, Decimal("0.54")), (16, 18, 54, Decimal("0.20"))
+    )  # fmt: skip
+    there = Basis(measured=1, like=1, like_jobs=1, unknown=1)
+    assert {repr(getattr(found.there, name).basis) for name in ("wait", "run", "completion", "cost")} == {repr(there)}
+    assert found.needs_others
 
 
 def test_sums_are_those_of_the_single_jobs() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Context, Decimal
 from typing import Annotated
 
@@ -19,24 +19,22 @@ from burstd.api.answers.compare import (
     ThereView,
     TimeFigureView,
 )
+from burstd.api.auth import Caller
 from burstd.api.backend import SLICE, Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, Timestamp, require_latest_loop
 from burstd.api.routers.jobs import require_slurm
 from burstd.api.routers.status import bill_window
 from burstd.db import RunFilter
-from burstd.domain.billing.compare import Basis, Comparison, Place, Side, TimeFigure, compare
+from burstd.domain.billing.compare import Basis, Comparison, Place, PlacedRun, Side, TimeFigure, compare
 from burstd.domain.billing.costs import month_of, month_start, next_month
 from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.billing.site_prices import break_even, site_prices
-from burstd.domain.slurm.job_history import MIN_RUNS, EndedJob
+from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 _DIGITS = Context(prec=6)
-_NO_TIME = "no run there, or too few, are on record"
-_NO_COST = {
-    Place.HERE: "no run here with a price of [site.cost], or too few, are on record",
-    Place.THERE: "no run there with a charge, or too few, are on record",
-}
+_PRICED = {Place.HERE: "with a price of [site.cost]", Place.THERE: "with a charge"}
+_NO_USE = "only administrators are told how much nodes of the site were used"
 _Name = Annotated[str, Query(max_length=200)]
 
 router = APIRouter(prefix="/v1")
@@ -55,7 +53,7 @@ def get_comparison(
     """Times and costs of jobs on the site's own nodes beside those on clouds, measured or estimated.
 
     ``job``: that one, in the month in which it ended. Else all that ended in a time, as in ``/v1/bill``, of a user or
-    an account. Who is no administrator sees his own jobs, and others tell him where they are MIN_RUNS or more.
+    an account. Who is no administrator sees his own jobs; only his like jobs tell, and nothing is read of others.
     """
     if user and not caller.can_see_user(user):
         raise ApiError(403, f"You are {caller.user}, and see your own jobs only.")
@@ -73,9 +71,8 @@ def get_comparison(
     begin, end = bill_window(now, since, until)
     told_since = month_start(month_of(begin - 1))
     backend.precedence().wait()
-    groups = _group_uses(backend, snapshot, begin, end)
-    wanted = RunFilter(begin, end, job, user, account)
-    found = _compared(backend, told_since, wanted, run, 1 if caller.admin else MIN_RUNS)
+    groups = _group_uses(backend, snapshot, begin, end) if caller.admin else []
+    found = _compared(backend, told_since, RunFilter(begin, end, job, user, account), run, caller)
     utilisation = {group.group: group.utilisation for group in groups if group.utilisation is not None}
     prices = site_prices(found.here.cost.amounts, backend.site_costs(), utilisation)
     charged: defaultdict[str, Decimal] = defaultdict(Decimal)
@@ -84,28 +81,48 @@ def get_comparison(
     even, reason = None, "costs are not known of all jobs at both places"
     if not found.here.cost.basis.unknown and not found.there.cost.basis.unknown:
         even, reason = break_even(prices, charged, snapshot.rates)
-    cost = found.here.cost.basis
+    here, there, used_reason = found.here, found.there, prices.used_reason if caller.admin else _NO_USE
     return CompareView(
-        now=now, since=begin, until=end, told_since=told_since, first_run=backend.reader.first_run_ended(),
+        now=now, since=begin, until=end, told_since=told_since,
+        first_run=backend.reader.first_run_ended("" if caller.admin else user),
         job=job, name=run.name if run is not None else "", user=user, account=account, jobs=found.jobs,
         here=HereView(
-            **_times(found.here),
-            used=_cost(prices.used, cost, Place.HERE, prices.reason or prices.used_reason),
-            marginal=_cost(prices.marginal, cost, Place.HERE, prices.reason or prices.marginal_reason),
+            **_times(here, Place.HERE, caller),
+            used=_cost(prices.used, here.cost.basis, Place.HERE, caller, prices.reason or used_reason),
+            marginal=_cost(
+                prices.marginal, here.cost.basis, Place.HERE, caller, prices.reason or prices.marginal_reason
+            ),
         ),
-        there=ThereView(**_times(found.there), charged=_cost(charged, found.there.cost.basis, Place.THERE)),
+        there=ThereView(
+            **_times(there, Place.THERE, caller), charged=_cost(charged, there.cost.basis, Place.THERE, caller)
+        ),
         groups=groups, break_even=None if even is None else _DIGITS.create_decimal(even), break_even_reason=reason,
     )  # fmt: skip
 
 
-def _compared(backend: Backend, since: float, wanted: RunFilter, run: EndedJob | None, min_others: int) -> Comparison:
+def _compared(backend: Backend, since: float, wanted: RunFilter, run: EndedJob | None, caller: Caller) -> Comparison:
     """``run``: of the one job that is wanted. Where like jobs tell all of it, no others are read."""
-    reader, precedence = backend.reader, backend.precedence()
+    read = backend.reader.compared_runs
     if run is not None:
-        found = compare(precedence.slices(reader.compared_runs(since, wanted, run), SLICE))
-        if not found.needs_others:
+        found = compare(_giving_way(backend, read(since, wanted, run)), by_others=False)
+        if not (caller.admin and found.needs_others):
             return found
-    return compare(precedence.slices(reader.compared_runs(since, wanted), SLICE), min_others)
+    if not caller.admin:
+        return compare(_giving_way(backend, read(since, wanted, user=caller.user)), by_others=False)
+    if not backend.comparing.acquire(blocking=False):
+        raise ApiError(503, "burstd works out another comparison, one at a time; try again when that is done.")
+    try:
+        return compare(_giving_way(backend, read(since, wanted)))
+    finally:
+        backend.comparing.release()
+
+
+def _giving_way(backend: Backend, runs: Iterable[PlacedRun]) -> Iterator[PlacedRun]:
+    """Each slice waits for the decision that is being made: there may be hundreds of them."""
+    for number, run in enumerate(runs):
+        if number % SLICE == 0:
+            backend.precedence().wait()
+        yield run
 
 
 def _group_uses(backend: Backend, snapshot: Snapshot, since: float, until: float) -> list[SiteGroupUseView]:
@@ -131,23 +148,34 @@ def _site_nodes(snapshot: Snapshot, costs: SiteCosts) -> Counter[str]:
     return Counter(group.name for group in groups if group is not None)
 
 
-def _times(side: Side) -> dict[str, TimeFigureView]:
-    return {name: _time(getattr(side, name)) for name in ("wait", "run", "completion")}
+def _times(side: Side, place: Place, caller: Caller) -> dict[str, TimeFigureView]:
+    return {name: _time(getattr(side, name), place, caller) for name in ("wait", "run", "completion")}
 
 
-def _time(figure: TimeFigure) -> TimeFigureView:
+def _time(figure: TimeFigure, place: Place, caller: Caller) -> TimeFigureView:
     basis = figure.basis
     return TimeFigureView(
         seconds=round(figure.seconds, 3) if basis.known else None,
-        basis=BasisView.from_fields(basis, reason=_NO_TIME if basis.unknown else ""),
+        basis=BasisView.from_fields(basis, reason=_untold(place, caller) if basis.unknown else ""),
     )
 
 
-def _cost(amounts: Mapping[str, Decimal], basis: Basis, place: Place, reason: str = "") -> CostFigureView:
+def _cost(
+    amounts: Mapping[str, Decimal], basis: Basis, place: Place, caller: Caller, reason: str = ""
+) -> CostFigureView:
     """``reason``: why the amounts are not what is asked for."""
     if reason:
         basis = Basis(unknown=basis.known + basis.unknown)
+    elif basis.unknown:
+        reason = _untold(place, caller, _PRICED[place])
     return CostFigureView(
         costs=sum_by_currency((amount, currency) for currency, amount in amounts.items()) if basis.known else None,
-        basis=BasisView.from_fields(basis, reason=reason or (_NO_COST[place] if basis.unknown else "")),
+        basis=BasisView.from_fields(basis, reason=reason),
     )
+
+
+def _untold(place: Place, caller: Caller, priced: str = "") -> str:
+    """Why nothing tells of a place."""
+    if caller.admin:
+        return f"no run {' '.join(filter(None, (place, priced)))} is on record"
+    return f"none of your like jobs ran {' '.join(filter(None, (place, priced)))}"

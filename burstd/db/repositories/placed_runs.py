@@ -43,15 +43,18 @@ class RunFilter:
 
 
 def placed_runs(
-    connection: Connection, since: float, wanted: RunFilter, live: Costs, like: EndedJob | None = None
+    connection: Connection, since: float, wanted: RunFilter, live: Costs, like: EndedJob | None = None, user: str = ""
 ) -> Iterator[PlacedRun]:
-    """Runs that ended from ``since`` until the end of what is wanted; with ``like`` those that are like it only.
+    """Runs that ended from ``since`` until the end of what is wanted; with ``like`` those that are like it only, with
+    ``user`` his only.
 
     ``live``: costs that are not on record yet.
     """
     query = select(ENDED_JOB).where(ENDED_JOB.c.ended >= since, ENDED_JOB.c.ended < wanted.until)
     if like is not None:
         query = query.where(*(ENDED_JOB.c[name] == getattr(like, name) for name in LIKENESS))
+    if user:
+        query = query.where(ENDED_JOB.c.user == user)
     query = query.order_by(*(ENDED_JOB.c[name] for name in _ORDER)).execution_options(yield_per=_ROWS)
     for rows in connection.execute(query).mappings().partitions():
         jobs = sorted({row["id"] for row in rows})
@@ -69,7 +72,7 @@ def placed_runs(
             yield PlacedRun(
                 *name, row["name"], row["nodes"], row["cpus"], row["gpus"], place,
                 row["eligible"] if row["submitted"] is None else row["submitted"], row["eligible"], row["started"],
-                ended, min((at for at in delivered[row["id"]] if at >= ended), default=ended), cost, wanted.counts(row),
+                ended, min((at for at in delivered[name] if at >= ended), default=ended), cost, wanted.counts(row),
             )  # fmt: skip
 
 
@@ -84,13 +87,13 @@ def _charged(
     return found
 
 
-def _deliveries(connection: Connection, jobs: Sequence[str]) -> Mapping[str, list[float]]:
-    """When output of these jobs was at home."""
-    found: defaultdict[str, list[float]] = defaultdict(list)
+def _deliveries(connection: Connection, jobs: Sequence[str]) -> Mapping[tuple[str, str], list[float]]:
+    """When output of these jobs was at home, by job and user."""
+    found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     event = and_(EVENT.c.subject == STAGINGS.subject + STAGING.c.job_id, EVENT.c.new == StageState.DELIVERED.value)
-    query = select(STAGING.c.job_id, EVENT.c.time).join(EVENT, event).where(STAGING.c.job_id.in_(jobs))
-    for job, time in connection.execute(query):
-        found[job].append(time)
+    query = select(STAGING.c.job_id, STAGING.c.user, EVENT.c.time).join(EVENT, event).where(STAGING.c.job_id.in_(jobs))
+    for job, user, time in connection.execute(query):
+        found[job, user].append(time)
     return found
 
 

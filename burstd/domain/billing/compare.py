@@ -207,11 +207,11 @@ class _Others:
     """... and for so much at the other place."""
 
 
-def compare(runs: Iterable[PlacedRun], min_others: int = 1) -> Comparison:
+def compare(runs: Iterable[PlacedRun], *, by_others: bool = True) -> Comparison:
     """The jobs with a counted run, by these runs: in the order of LIKENESS, then of job and start.
 
-    Of a job that ran several times at one place the last run counts. Little is kept beside the sums. ``min_others``: so
-    many runs of others tell; of fewer a user would learn what another's job did.
+    Of a job that ran several times at one place the last run counts. Little is kept beside the sums. Without
+    ``by_others`` only like jobs tell.
     """
     sides = {place: Side() for place in PLACES}
     others: defaultdict[tuple[Place, bool], _Others] = defaultdict(_Others)
@@ -219,7 +219,10 @@ def compare(runs: Iterable[PlacedRun], min_others: int = 1) -> Comparison:
     for (_, _, _, gpus), some in groupby(runs, key=attrgetter(*LIKENESS)):
         jobs += _add_like(some, sides, {place: others[place, gpus > 0] for place in PLACES})
     for (place, with_gpus), known in sorted(others.items()):
-        _add_by_others(sides[place], known, others[place.other, with_gpus], min_others)
+        if by_others:
+            _add_by_others(sides[place], known, others[place.other, with_gpus])
+        else:
+            _add_unknown(sides[place], known)
     return Comparison(jobs, sides[Place.HERE], sides[Place.THERE])
 
 
@@ -284,7 +287,14 @@ def _add_missing(side: Side, others: _Others, known: _Sums, own: _Sums, missing:
         others.other_work += other_work
 
 
-def _add_by_others(side: Side, known: _Others, other: _Others, min_others: int) -> None:
+def _add_unknown(side: Side, known: _Others) -> None:
+    """What only others would tell."""
+    for figure in (side.wait, side.run, side.completion):
+        figure.basis.unknown += known.jobs
+    side.cost.basis.unknown += known.unpriced
+
+
+def _add_by_others(side: Side, known: _Others, other: _Others) -> None:
     """What only others tell. ``other``: of the other place."""
     runs, speed = known.runs, known.pairs_s / other.pairs_s if known.pairs else 1.0
     if known.jobs:
@@ -294,16 +304,16 @@ def _add_by_others(side: Side, known: _Others, other: _Others, min_others: int) 
             side.run.basis.by_others(known.jobs, known.pairs)
         else:
             side.run.basis.assumed += known.jobs
-        if runs.jobs >= min_others:
+        if runs.jobs:
             times = known.jobs / runs.jobs
             side.wait.seconds += runs.wait_s * times
             side.completion.seconds += known.held_s + run_s + (runs.wait_s + runs.delivery_s) * times
         for figure in (side.wait, side.completion):
-            if runs.jobs >= min_others:
+            if runs.jobs:
                 figure.basis.by_others(known.jobs, runs.jobs)
             else:
                 figure.basis.unknown += known.jobs
-    if known.unpriced and runs.priced >= min_others and runs.priced_work > 0:
+    if known.unpriced and runs.priced_work > 0:
         side.cost.add(runs.costs, Decimal(known.work + known.other_work * speed) / Decimal(runs.priced_work))
         side.cost.basis.by_others(known.unpriced, runs.priced)
     else:
