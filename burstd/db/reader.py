@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -50,7 +50,7 @@ from burstd.db.tables import (
     VOLUME,
 )
 from burstd.domain.billing.closing import ClosedMonth, MonthCharge
-from burstd.domain.billing.compare import PlacedRun, Price
+from burstd.domain.billing.compare import PlacedRun
 from burstd.domain.billing.costs import MICRO, Spent
 from burstd.domain.billing.site_runs import SiteRun
 from burstd.domain.billing.use import DAY_S, ClaimRun, IdleMode
@@ -537,11 +537,14 @@ class StoreReader:
         with self._database.reading() as connection:
             live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
             known = charges.charges_so_far(connection, live, self._clock.now(), self.idle_mode)
-            costs: defaultdict[tuple[str, str], Counter[Price]] = defaultdict(Counter)
+            costs: defaultdict[tuple[str, str], list[placed_runs.DatedCost]] = defaultdict(list)
             for claim in live:
                 for charge in known.pop(claim.id)[1]:
                     if charge.payer.job:
-                        costs[charge.payer.job, charge.payer.user]["", claim.offer.currency] += charge.amount
+                        cost = placed_runs.DatedCost(
+                            charge.day, charge.corrects, ("", claim.offer.currency), charge.amount
+                        )
+                        costs[charge.payer.job, charge.payer.user].append(cost)
             yield from placed_runs.placed_runs(connection, since, wanted, costs, like, user)
 
     def group_uses(self, groups: Collection[str], since: float, until: float) -> Mapping[str, placed_runs.GroupUse]:

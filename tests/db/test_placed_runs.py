@@ -6,8 +6,12 @@ from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 
+from sqlalchemy import insert
+
 from burstd.db import RunFilter, Store
+from burstd.db.tables import CHARGE
 from burstd.domain.billing.compare import Place, PlacedRun, compare
+from burstd.domain.billing.costs import month_start
 from burstd.domain.billing.site_runs import SiteRun
 from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun, Payer
 from burstd.domain.slurm.job_history import EndedJob
@@ -100,3 +104,36 @@ def test_how_much_nodes_were_used(store: Store, clock: ManualClock) -> None:
     store.save_site_runs([SiteRun("new", ANN, 1, at, WHOLE // 2, Decimal(1), "EUR")], ())
     use = store.group_uses(["new"], day - 9 * DAY_S, clock.time)
     assert (use["new"].since, use["new"].node_s) == (at, (DAY_S + 5000) / 2)
+
+
+def charge(job: str, day: int, amount: int, corrects: str = "") -> dict[str, object]:
+    """One row of ``charge``, of ann's job."""
+    named = dict.fromkeys(("account", "partition", "pool", "provider", "cause"), "a")
+    return named | {
+        "day": day, "claim_id": f"c{day}{corrects}", "number": 0, "kind": "work", "job": job, "user": "ann",
+        "currency": "EUR", "amount": amount, "milliseconds": 1, "corrects": corrects,
+    }  # fmt: skip
+
+
+def test_a_job_costs_the_same_alone_and_beside_others(store: Store) -> None:
+    """Its number was another job's 40 days before, and is a third one's 40 days later; a correction came late."""
+    begun = month_start("2026-06") + 9 * DAY_S
+    wanted = replace(THERE, id="1", eligible=begun, started=begun, ended=begun + 300, submitted=begun)
+    beside = [
+        replace(wanted, id=number, name="y", started=at, ended=at + 300)
+        for number, at in (("2", begun - 40 * DAY_S), ("3", begun + 40 * DAY_S))
+    ]
+    store.record_ended_jobs([wanted, *beside])
+    day = int(begun // DAY_S)
+    charges = [
+        charge("1", day + after, amount) for after, amount in ((-40, 1), (-30, 20), (0, 300), (1, 4000), (40, 50000))
+    ]
+    late = [charge("1", day + 90, -100, "2026-06"), charge("1", day + 91, 7 * 10**6, "2026-09")]
+    with store._database.writing() as session:
+        session.connection().execute(insert(CHARGE), charges + late)
+    every = RunFilter(begun - 99 * DAY_S, begun + 99 * DAY_S)
+    alone, among = (
+        [run.costs for run in store.compared_runs(every.since, every, like) if run.job == "1"]
+        for like in (wanted, None)
+    )
+    assert alone == among == [{("", "EUR"): 4220}]

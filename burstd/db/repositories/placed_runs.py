@@ -5,23 +5,40 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, func, select
+from sqlalchemy import Connection, RowMapping, Table, and_, func, select
 
 from burstd.db.repositories.journal import STAGINGS
 from burstd.db.repositories.site_runs import open_site_runs, site_lines
 from burstd.db.tables import CHARGE, ENDED_JOB, EVENT, SITE_CHARGE, STAGING
 from burstd.domain.billing.compare import LIKENESS, Place, PlacedRun, Price
+from burstd.domain.billing.costs import month_of
 from burstd.domain.billing.use import DAY_S
 from burstd.domain.slurm.job_history import EndedJob
 from burstd.domain.staging import StageState
 
 _ROWS = 500
-_EARLIER_S = 31 * DAY_S
-"""So long before the run on record earlier ones of a job that was requeued are looked for."""
+_NEAR_S = 31 * DAY_S
+"""Charges from so long before a run until so long after it are its job's: it may have been requeued, and Slurm gives
+numbers again."""
 _ORDER = (*LIKENESS, "id", "started")
-Costs = Mapping[tuple[str, str], Mapping[Price, int]]
-"""By job and user, for Slurm gives numbers again: in millionths."""
+
+
+class DatedCost(NamedTuple):
+    """What a job was charged in a day."""
+
+    day: int
+    """Since 1970."""
+    corrects: str
+    """The month that it puts right, or empty."""
+    price: Price
+    amount: int
+    """In millionths."""
+
+
+DatedCosts = Mapping[tuple[str, str], Sequence[DatedCost]]
+"""By job and user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +60,12 @@ class RunFilter:
 
 
 def placed_runs(
-    connection: Connection, since: float, wanted: RunFilter, live: Costs, like: EndedJob | None = None, user: str = ""
+    connection: Connection,
+    since: float,
+    wanted: RunFilter,
+    live: DatedCosts,
+    like: EndedJob | None = None,
+    user: str = "",
 ) -> Iterator[PlacedRun]:
     """Runs that ended from ``since`` until the end of what is wanted; with ``like`` those that are like it only, with
     ``user`` his only.
@@ -58,17 +80,17 @@ def placed_runs(
     query = query.order_by(*(ENDED_JOB.c[name] for name in _ORDER)).execution_options(yield_per=_ROWS)
     for rows in connection.execute(query).mappings().partitions():
         jobs = sorted({row["id"] for row in rows})
-        first = int((min(row["started"] for row in rows) - _EARLIER_S) // DAY_S)
         costs = {
-            Place.THERE: _charged(connection, CHARGE, [], jobs, first),
-            Place.HERE: _charged(connection, SITE_CHARGE, [SITE_CHARGE.c.node_group], jobs, first),
+            Place.THERE: _charged(connection, CHARGE, jobs, rows),
+            Place.HERE: _charged(connection, SITE_CHARGE, jobs, rows),
         }
         delivered = _deliveries(connection, jobs)
         for row in rows:
             place, name, ended = Place.THERE if row["burst"] else Place.HERE, (row["id"], row["user"]), row["ended"]
-            cost = Counter(costs[place].get(name, {}))
-            if place is Place.THERE:
-                cost.update(live.get(name, {}))
+            cost = Counter[Price]()
+            for one in (*costs[place].get(name, ()), *(live.get(name, ()) if place is Place.THERE else ())):
+                if _is_near(one, row):
+                    cost[one.price] += one.amount
             yield PlacedRun(
                 *name, row["name"], row["nodes"], row["cpus"], row["gpus"], place,
                 row["eligible"] if row["submitted"] is None else row["submitted"], row["eligible"], row["started"],
@@ -76,15 +98,32 @@ def placed_runs(
             )  # fmt: skip
 
 
-def _charged(
-    connection: Connection, table: Table, group: Sequence[ColumnElement[str]], jobs: list[str], first: int
-) -> Costs:
-    found: defaultdict[tuple[str, str], dict[Price, int]] = defaultdict(dict)
-    by = (table.c.job, table.c.user, table.c.currency, *group)
+def _charged(connection: Connection, table: Table, jobs: Sequence[str], rows: Sequence[RowMapping]) -> DatedCosts:
+    """Of these jobs, from the first day on that is near to any of the rows."""
+    first = min(_near_days(row)[0] for row in rows)
+    found: defaultdict[tuple[str, str], list[DatedCost]] = defaultdict(list)
+    there = table is CHARGE
+    by = (
+        *(table.c[name] for name in ("job", "user", "day", "currency")),
+        table.c["corrects" if there else "node_group"],
+    )
     query = select(func.sum(table.c.amount), *by).where(table.c.job.in_(jobs), table.c.day >= first).group_by(*by)
-    for amount, job, user, currency, *name in connection.execute(query):
-        found[job, user]["".join(name), currency] = int(amount)
+    for amount, job, user, day, currency, last in connection.execute(query):
+        corrects, group = (last, "") if there else ("", last)
+        found[job, user].append(DatedCost(day, corrects, (group, currency), int(amount)))
     return found
+
+
+def _near_days(row: RowMapping) -> tuple[int, int]:
+    return int((row["started"] - _NEAR_S) // DAY_S), int((row["ended"] + _NEAR_S) // DAY_S)
+
+
+def _is_near(cost: DatedCost, row: RowMapping) -> bool:
+    """Whether it is the row's; what puts a month right counts as of that month."""
+    first, last = _near_days(row)
+    if cost.corrects:
+        return month_of(first * DAY_S) <= cost.corrects <= month_of(last * DAY_S)
+    return first <= cost.day <= last
 
 
 def _deliveries(connection: Connection, jobs: Sequence[str]) -> Mapping[tuple[str, str], list[float]]:
