@@ -541,9 +541,7 @@ class StoreReader:
             for claim in live:
                 for charge in known.pop(claim.id)[1]:
                     if charge.payer.job:
-                        cost = placed_runs.DatedCost(
-                            charge.day, charge.corrects, ("", claim.offer.currency), charge.amount
-                        )
+                        cost = placed_runs.DatedCost(charge.day, charge.corrects, claim.offer.currency, charge.amount)
                         costs[charge.payer.job, charge.payer.user].append(cost)
             yield from placed_runs.placed_runs(connection, since, wanted, costs, like, user)
 

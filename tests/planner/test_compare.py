@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
 from burstd.domain.billing.compare import Basis, Comparison, Place, PlacedRun, Side, compare
+from burstd.domain.billing.costs import MICRO
 from burstd.domain.billing.rates import Rates
 from burstd.domain.billing.site_cost import HourCost, NodeGroup, SiteCosts
 from burstd.domain.billing.site_prices import SitePrices, break_even, site_prices
 
 HERE, THERE = Place.HERE, Place.THERE
-OLD, CLOUD = ("old", "EUR"), ("", "EUR")
+OLD, CLOUD = "old", "EUR"
 
 
 def ran(job: str, place: Place, wait_s: float, run_s: float, cents: int = 0, **fields: object) -> PlacedRun:
@@ -37,12 +37,12 @@ def compared(*runs: PlacedRun) -> Comparison:
 
 
 def figures(side: Side) -> tuple[float | Decimal, ...]:
-    """Wait, run, submission to end, cost."""
+    """Wait, run, submission to end, millionths of the cost."""
     return (
         side.wait.seconds,
         side.run.seconds,
         side.completion.seconds,
-        sum(side.cost.amounts.values(), Decimal(0)),
+        sum(side.cost.amounts.values(), Decimal(0)) * MICRO,
     )
 
 
@@ -154,33 +154,47 @@ COSTS = SiteCosts((GPU, PLAIN))
 HALF = {"gpu": Decimal("0.5"), "old": Decimal("0.5")}
 
 
+HOUR = Decimal(3_600_000)
+
+
 def test_two_node_hours_at_each_price() -> None:
-    found = site_prices({("gpu", "EUR"): Decimal("5.20")}, COSTS, HALF)
+    found = site_prices({"gpu": 2 * HOUR}, COSTS, HALF, {})
     assert (found.owned, found.marginal, found.used) == ({"EUR": Decimal("4.9")}, {"EUR": Decimal("0.3")},
                                                          {"EUR": Decimal("10.10")})  # fmt: skip
     assert not found.reason + found.used_reason + found.marginal_reason
-    assert site_prices({("gpu", "EUR"): Decimal("5.20")}, COSTS, {}).used_reason
-    assert "does not say" in site_prices({("old", "EUR"): Decimal(3)}, COSTS, HALF).marginal_reason
-    assert "no group new" in site_prices({("new", "EUR"): Decimal(3)}, COSTS, HALF).reason
+    assert site_prices({"gpu": HOUR}, COSTS, {}, {}).used_reason
+    assert "does not say" in site_prices({"old": HOUR}, COSTS, HALF, {}).marginal_reason
+    assert "no group new" in site_prices({"new": HOUR}, COSTS, HALF, {}).reason
+
+
+@pytest.mark.parametrize("currency", ["EUR", "USD"])
+def test_prices_are_those_of_now(currency: str) -> None:
+    """Two hours that were charged at 2.60 EUR, and the prices have doubled since; for each of two GPUs the half."""
+    now = HourCost(currency, Decimal("4.90"), Decimal("0.30"))
+    for hour, gpus in ((now, {}), (HourCost(currency, Decimal("2.45"), Decimal("0.15"), per_gpu=True), {"gpu": 2})):
+        found = site_prices({"gpu": 2 * HOUR}, SiteCosts((replace(GPU, hour=hour),)), HALF, gpus)
+        assert (found.owned, found.marginal, found.used) == (
+            {currency: Decimal("9.80")}, {currency: Decimal("0.60")}, {currency: Decimal("20.20")}
+        )  # fmt: skip
+    per_gpu = SiteCosts((replace(GPU, hour=replace(now, per_gpu=True)),))
+    assert "different numbers of GPUs" in site_prices({"gpu": HOUR}, per_gpu, HALF, {}).reason
 
 
 @pytest.mark.parametrize(
-    ("here", "there", "rates", "found", "reason"),
+    ("hours", "there", "rates", "found", "reason"),
     [
         # 4.90 EUR owned, by what is left of 10.10 EUR without the 0.30 EUR of use.
-        ([("gpu", "EUR", "5.20")], {"EUR": "10.10"}, Rates(), "0.5", ""),
-        ([("gpu", "EUR", "5.20")], {"EUR": "5.20"}, Rates(), "1", ""),
-        ([("gpu", "EUR", "5.20")], {"EUR": "5.19"}, Rates(), None, "renting is cheaper"),
-        ([("gpu", "EUR", "5.20")], {"USD": "20.20"}, Rates(), None, "no rate between EUR and USD"),
-        ([("gpu", "EUR", "5.20")], {"USD": "20.20"}, Rates("EUR", worth={"USD": Decimal("0.5")}), "0.5", ""),
-        ([], {"EUR": "1"}, Rates(), None, "not known"),
-        ([("gpu", "EUR", "5.20")], {}, Rates(), None, "not known"),
+        (2, {"EUR": "10.10"}, Rates(), "0.5", ""),
+        (2, {"EUR": "5.20"}, Rates(), "1", ""),
+        (2, {"EUR": "5.19"}, Rates(), None, "renting is cheaper"),
+        (2, {"USD": "20.20"}, Rates(), None, "no rate between EUR and USD"),
+        (2, {"USD": "20.20"}, Rates("EUR", worth={"USD": Decimal("0.5")}), "0.5", ""),
+        (0, {"EUR": "1"}, Rates(), None, "not known"),
+        (2, {}, Rates(), None, "not known"),
     ],
 )
-def test_break_even(
-    here: Sequence[tuple[str, str, str]], there: dict[str, str], rates: Rates, found: str | None, reason: str
-) -> None:
-    prices = site_prices({(group, currency): Decimal(amount) for group, currency, amount in here}, COSTS, HALF)
+def test_break_even(hours: int, there: dict[str, str], rates: Rates, found: str | None, reason: str) -> None:
+    prices = site_prices({"gpu": hours * HOUR} if hours else {}, COSTS, HALF, {})
     got, why = break_even(prices, {currency: Decimal(amount) for currency, amount in there.items()}, rates)
     assert got == (None if found is None else Decimal(found))
     assert reason in why

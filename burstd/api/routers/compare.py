@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Annotated
 
@@ -26,10 +26,11 @@ from burstd.api.routers.jobs import require_slurm
 from burstd.api.routers.status import bill_window
 from burstd.db import RunFilter
 from burstd.domain.billing.compare import Basis, Comparison, Place, PlacedRun, Side, TimeFigure, compare
-from burstd.domain.billing.costs import month_of, month_start, next_month
+from burstd.domain.billing.costs import MICRO, month_of, month_start, next_month
 from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.billing.site_prices import break_even, site_prices
 from burstd.domain.slurm.job_history import EndedJob
+from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Snapshot
 
 _DIGITS = Context(prec=6)
@@ -71,13 +72,14 @@ def get_comparison(
     begin, end = bill_window(now, since, until)
     told_since = month_start(month_of(begin - 1))
     backend.precedence().wait()
-    groups = _group_uses(backend, snapshot, begin, end) if caller.admin else []
+    nodes = _site_nodes(snapshot, backend.site_costs())
+    groups = _group_uses(backend, nodes, begin, end) if caller.admin else []
     found = _compared(backend, told_since, RunFilter(begin, end, job, user, account), run, caller)
     utilisation = {group.group: group.utilisation for group in groups if group.utilisation is not None}
-    prices = site_prices(found.here.cost.amounts, backend.site_costs(), utilisation)
-    charged: defaultdict[str, Decimal] = defaultdict(Decimal)
-    for (_, currency), amount in found.there.cost.amounts.items():
-        charged[currency] += amount
+    numbers = {name: {_gpus(node) for node in some} for name, some in nodes.items()}
+    gpus = {name: min(some) for name, some in numbers.items() if len(some) == 1}
+    prices = site_prices(found.here.cost.amounts, backend.site_costs(), utilisation, gpus)
+    charged = {currency: amount * MICRO for currency, amount in found.there.cost.amounts.items()}
     even, reason = None, "costs are not known of all jobs at both places"
     if not found.here.cost.basis.unknown and not found.there.cost.basis.unknown:
         even, reason = break_even(prices, charged, snapshot.rates)
@@ -125,13 +127,14 @@ def _giving_way(backend: Backend, runs: Iterable[PlacedRun]) -> Iterator[PlacedR
         yield run
 
 
-def _group_uses(backend: Backend, snapshot: Snapshot, since: float, until: float) -> list[SiteGroupUseView]:
+def _group_uses(
+    backend: Backend, nodes: Mapping[str, Sequence[Node]], since: float, until: float
+) -> list[SiteGroupUseView]:
     costs = backend.site_costs()
-    nodes = _site_nodes(snapshot, costs)
     uses = backend.reader.group_uses([group.name for group in costs.groups], since, until)
     found = []
     for group in costs.groups:
-        use, number = uses.get(group.name), nodes[group.name]
+        use, number = uses.get(group.name), len(nodes.get(group.name, ()))
         begin = since if use is None else use.since
         part = None
         if use is not None and number and until > begin:
@@ -140,12 +143,19 @@ def _group_uses(backend: Backend, snapshot: Snapshot, since: float, until: float
     return found
 
 
-def _site_nodes(snapshot: Snapshot, costs: SiteCosts) -> Counter[str]:
-    """How many nodes each group has."""
+def _site_nodes(snapshot: Snapshot, costs: SiteCosts) -> Mapping[str, Sequence[Node]]:
+    """Of each group that has any in Slurm."""
     slots = {slot for pool in snapshot.pools.values() for slot in pool.slots}
-    nodes = snapshot.slurm.nodes if isinstance(snapshot.slurm, SlurmView) else ()
-    groups = (costs.group_of(node) for node in nodes if node not in slots)
-    return Counter(group.name for group in groups if group is not None)
+    nodes = snapshot.slurm.nodes if isinstance(snapshot.slurm, SlurmView) else {}
+    found: defaultdict[str, list[Node]] = defaultdict(list)
+    for name, node in nodes.items():
+        if name not in slots and (group := costs.group_of(name)) is not None:
+            found[group.name].append(node)
+    return found
+
+
+def _gpus(node: Node) -> int:
+    return sum(gres.count for gres in node.gres if gres.name == "gpu")
 
 
 def _times(side: Side, place: Place, caller: Caller) -> dict[str, TimeFigureView]:

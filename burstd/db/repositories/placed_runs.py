@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, RowMapping, Table, and_, func, select
+from sqlalchemy import Column, Connection, RowMapping, and_, func, select
 
 from burstd.db.repositories.journal import STAGINGS
 from burstd.db.repositories.site_runs import open_site_runs, site_lines
 from burstd.db.tables import CHARGE, ENDED_JOB, EVENT, SITE_CHARGE, STAGING
-from burstd.domain.billing.compare import LIKENESS, Place, PlacedRun, Price
+from burstd.domain.billing.compare import LIKENESS, Place, PlacedRun
 from burstd.domain.billing.costs import month_of
 from burstd.domain.billing.use import DAY_S
 from burstd.domain.slurm.job_history import EndedJob
@@ -32,9 +32,9 @@ class DatedCost(NamedTuple):
     """Since 1970."""
     corrects: str
     """The month that it puts right, or empty."""
-    price: Price
+    key: str
     amount: int
-    """In millionths."""
+    """Both as in ``PlacedRun.costs``."""
 
 
 DatedCosts = Mapping[tuple[str, str], Sequence[DatedCost]]
@@ -81,16 +81,16 @@ def placed_runs(
     for rows in connection.execute(query).mappings().partitions():
         jobs = sorted({row["id"] for row in rows})
         costs = {
-            Place.THERE: _charged(connection, CHARGE, jobs, rows),
-            Place.HERE: _charged(connection, SITE_CHARGE, jobs, rows),
+            Place.THERE: _charged(connection, [CHARGE.c.amount, CHARGE.c.currency, CHARGE.c.corrects], jobs, rows),
+            Place.HERE: _charged(connection, [SITE_CHARGE.c.milliseconds, SITE_CHARGE.c.node_group], jobs, rows),
         }
         delivered = _deliveries(connection, jobs)
         for row in rows:
             place, name, ended = Place.THERE if row["burst"] else Place.HERE, (row["id"], row["user"]), row["ended"]
-            cost = Counter[Price]()
+            cost = Counter[str]()
             for one in (*costs[place].get(name, ()), *(live.get(name, ()) if place is Place.THERE else ())):
                 if _is_near(one, row):
-                    cost[one.price] += one.amount
+                    cost[one.key] += one.amount
             yield PlacedRun(
                 *name, row["name"], row["nodes"], row["cpus"], row["gpus"], place,
                 row["eligible"] if row["submitted"] is None else row["submitted"], row["eligible"], row["started"],
@@ -98,19 +98,19 @@ def placed_runs(
             )  # fmt: skip
 
 
-def _charged(connection: Connection, table: Table, jobs: Sequence[str], rows: Sequence[RowMapping]) -> DatedCosts:
-    """Of these jobs, from the first day on that is near to any of the rows."""
-    first = min(_near_days(row)[0] for row in rows)
+def _charged(
+    connection: Connection, columns: Sequence[Column[Any]], jobs: Sequence[str], rows: Sequence[RowMapping]
+) -> DatedCosts:
+    """Of these jobs, from the first day on that is near to any of the rows.
+
+    ``columns``: amount, key, and ``corrects`` where the table has it.
+    """
+    table, first = columns[0].table.c, min(_near_days(row)[0] for row in rows)
+    by = (table.job, table.user, table.day, *columns[1:])
+    query = select(func.sum(columns[0]), *by).where(table.job.in_(jobs), table.day >= first).group_by(*by)
     found: defaultdict[tuple[str, str], list[DatedCost]] = defaultdict(list)
-    there = table is CHARGE
-    by = (
-        *(table.c[name] for name in ("job", "user", "day", "currency")),
-        table.c["corrects" if there else "node_group"],
-    )
-    query = select(func.sum(table.c.amount), *by).where(table.c.job.in_(jobs), table.c.day >= first).group_by(*by)
-    for amount, job, user, day, currency, last in connection.execute(query):
-        corrects, group = (last, "") if there else ("", last)
-        found[job, user].append(DatedCost(day, corrects, (group, currency), int(amount)))
+    for amount, job, user, day, key, *corrects in connection.execute(query):
+        found[job, user].append(DatedCost(day, "".join(corrects), key, int(amount)))
     return found
 
 

@@ -16,8 +16,6 @@ from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
 
-from burstd.domain.billing.costs import MICRO
-
 
 class Place(StrEnum):
     """Where a job runs."""
@@ -34,8 +32,6 @@ class Place(StrEnum):
 PLACES = tuple(Place)
 LIKENESS = ("user", "name", "nodes", "gpus")
 """In which like jobs are the same."""
-Price = tuple[str, str]
-"""By whose price, and in which currency: a group of ``[site.cost]``; there an empty text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +53,9 @@ class PlacedRun:
     ended: float
     delivered: float
     """When its output was at home; where it has none, ``ended``."""
-    costs: Mapping[Price, int] = field(default_factory=dict)
-    """What all its runs were charged there, or here at the full price, in millionths; empty: that is not on record."""
+    costs: Mapping[str, int] = field(default_factory=dict)
+    """Of all its runs. There: what was charged, by currency, in millionths. Here: time of nodes, by group of
+    ``[site.cost]``, in milliseconds. Empty: that is not on record."""
     counted: bool = True
     """Its figures are wanted; else it only tells of others."""
 
@@ -104,15 +101,15 @@ class TimeFigure:
 
 @dataclass(slots=True)
 class CostFigure:
-    """A cost, summed over the jobs of which it is known."""
+    """A cost, summed over the jobs of which it is known: as ``PlacedRun.costs``."""
 
-    amounts: defaultdict[Price, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
+    amounts: defaultdict[str, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
     basis: Basis = field(default_factory=Basis)
 
-    def add(self, costs: Mapping[Price, int], factor: Decimal = Decimal(1)) -> None:
-        """Costs in millionths, so many times."""
-        for price, amount in costs.items():
-            self.amounts[price] += amount * MICRO * factor
+    def add(self, costs: Mapping[str, int], factor: Decimal = Decimal(1)) -> None:
+        """So many times."""
+        for key, amount in costs.items():
+            self.amounts[key] += amount * factor
 
 
 @dataclass(slots=True)
@@ -125,7 +122,7 @@ class Side:
     completion: TimeFigure = field(default_factory=TimeFigure)
     """From submission to the end, and until output is at home."""
     cost: CostFigure = field(default_factory=CostFigure)
-    """There what is charged; here at the full price of ``[site.cost]``."""
+    """There what is charged; here the time of nodes with a price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +154,7 @@ class _Sums:
     priced: int = 0
     """So many have costs, ..."""
     priced_work: float = 0.0
-    costs: defaultdict[Price, int] = field(default_factory=lambda: defaultdict(int))
+    costs: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, run: PlacedRun) -> None:
         seconds = run.ended - run.started
@@ -171,14 +168,14 @@ class _Sums:
         if run.costs:
             self.priced += 1
             self.priced_work += work
-            for price, amount in run.costs.items():
-                self.costs[price] += amount
+            for key, amount in run.costs.items():
+                self.costs[key] += amount
 
     def take_in(self, other: _Sums) -> None:
         for name in ("jobs", "held_s", "wait_s", "run_s", "delivery_s", "work", "priced", "priced_work"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for price, amount in other.costs.items():
-            self.costs[price] += amount
+        for key, amount in other.costs.items():
+            self.costs[key] += amount
 
     @property
     def after_eligible_s(self) -> float:

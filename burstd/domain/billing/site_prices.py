@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from burstd.domain.billing.compare import Price
 from burstd.domain.billing.rates import Rates
 from burstd.domain.billing.site_cost import HourCost, SiteCosts
+
+_HOUR_MS = 3_600_000
 
 
 @dataclass(slots=True)
@@ -30,20 +31,28 @@ class SitePrices:
     """Why ``used`` is not known; empty: it is."""
 
 
-def site_prices(full: Mapping[Price, Decimal], costs: SiteCosts, utilisation: Mapping[str, Decimal]) -> SitePrices:
-    """Of work that costs so much at the full price, by the prices of now.
+def site_prices(
+    work: Mapping[str, Decimal], costs: SiteCosts, utilisation: Mapping[str, Decimal], gpus: Mapping[str, int]
+) -> SitePrices:
+    """Of so many milliseconds of nodes of each group, by the prices of now, whatever they were then.
 
-    ``utilisation``: of each group, the part of its hours that was used; missing: it is not known.
+    ``utilisation``: of each group, the part of its hours that was used; missing: it is not known. ``gpus``: of each of
+    its nodes; missing: they have different numbers.
     """
     hours, found = {group.name: group.hour for group in costs.groups}, SitePrices()
-    for (group, currency), amount in sorted(full.items()):
+    for group, milliseconds in sorted(work.items()):
         if (hour := hours.get(group)) is None:
             return SitePrices(reason=f"[site.cost] has no group {group} any more")
-        work = amount / hour.full if hour.full else Decimal(0)
-        found.owned[currency] += work * hour.owned
-        found.marginal[currency] += work * (hour.marginal or 0)
+        if hour.per_gpu and group not in gpus:
+            return SitePrices(
+                reason=f"nodes of group {group} have different numbers of GPUs, or are not in Slurm any more"
+            )
+        hour, node_hours = hour.of_node(gpus.get(group, 0)), milliseconds / _HOUR_MS
+        currency = hour.currency
+        found.owned[currency] += node_hours * hour.owned
+        found.marginal[currency] += node_hours * (hour.marginal or 0)
         used = hour.used(utilisation.get(group, Decimal(0)))
-        found.used[currency] += work * (used or 0)
+        found.used[currency] += node_hours * (used or 0)
         if used is None:
             found.used_reason = f"how much of group {group} was used is not known"
         if hour.marginal is None:
