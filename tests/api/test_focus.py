@@ -55,7 +55,7 @@ APPLICABLE = (
 def thing(name: str, price: str, *, volume: bool = False, spot: bool = False, zone: str = "z1") -> ChargedView:
     return ChargedView(
         id=f"id-{name}", volume=volume, resource_id="" if name == "gpu2" else f"i-{name}", name=name,
-        pool="" if volume else "gpu", provider="sky", region="north", zone=zone, sku="" if volume else "g4", spot=spot,
+        provider="sky", region="north", zone=zone, sku="" if volume else "g4", spot=spot,
         price=Money(amount=Decimal(price), currency="EUR"),
     )  # fmt: skip
 
@@ -63,8 +63,9 @@ def thing(name: str, price: str, *, volume: bool = False, spot: bool = False, zo
 def charge(of: str, cost: str, machine_s: float, kind: str = "work", cause: str = "", user: str = "ada") -> ChargeView:
     account = "atlas" if user else ""
     return ChargeView(
-        of=f"id-{of}", day=date(2026, 12, 31), kind=kind, cause=cause, job="17" if user else "", user=user,
-        account=account, partition="gpu", cost=Decimal(cost), currency="EUR", machine_s=machine_s,
+        of=f"id-{of}", day=date(2026, 12, 31), kind=kind, cause=cause, pool="" if kind == "volume" else "gpu",
+        job="17" if user else "", user=user, account=account, partition="gpu",
+        cost=Decimal(cost), currency="EUR", machine_s=machine_s,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, text, update
 
-from burstd.db import Store
+from burstd.db import Cursor, Store
 from burstd.db.repositories.bill import BillGrouping
 from burstd.db.tables import CHARGE
 from burstd.domain.billing.closing import COLUMNS, ClosedMonth, close_month, days_of, month_file
@@ -25,7 +25,7 @@ from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun
 from burstd.domain.claim import ClaimState
 
 from .samples import ManualClock, planned
-from .test_money import ANN, BOB, CENTS, begin, check, end
+from .test_money import ANN, BOB, CENTS, amount, begin, check, end
 
 S = ClaimState
 
@@ -166,6 +166,10 @@ def test_what_closed_months_have_of_a_machine_that_is_handed_over_moves_in_the_m
     def costs(group: BillGrouping) -> dict[str, str]:
         return {line.key: str(line.cost) for line in across.bill(group, at(11, 1), min(clock.time, at(12, 1)))}
 
+    def pools(since: float, until: float) -> set[tuple[str, Decimal]]:
+        lines, _ = across.charge_page(since, until, Cursor(clock.time), 1000)
+        return {(pool, amount(line for line in lines if line.pool == pool)) for pool in {line.pool for line in lines}}
+
     clock.time = at(11, 6)
     close_months(across)
     clock.time = at(11, 10)
@@ -173,11 +177,15 @@ def test_what_closed_months_have_of_a_machine_that_is_handed_over_moves_in_the_m
     across.hand_over_claim("c1", S.DRAINING, planned("x", "gpu002", offer=CENTS, pool="other"), "c0")
     assert costs("claim") == {"c0": "781.200000", "c1": "-3.600000"}
     assert costs("pool") == {"gpu": "777.600000"}
+    assert pools(at(10, 1), at(11, 1)) == {("gpu", Decimal("3.6"))}, "the closed month stays in its pool"
+    assert pools(at(11, 1), at(11, 10)) == {("gpu", Decimal("777.6"))}
     assert costs("user") == {"": "777.600000", "ann": "0.000000"}
     assert spent() == {"2026-10": "3.600000", "2026-11": "777.600000"}
     check(across, across.find_claims(), clock.time)
     for old, new in ((S.VALIDATING, S.READY), (S.READY, S.IN_SERVICE)):
         across.transition_claim("c1", old, new, "so")
+    clock.time = at(11, 11)
+    assert {line.key: line.claims for line in across.bill("pool", at(10, 1))} == {"gpu": 2, "other": 1}
     clock.time = at(12, 6)
     [november] = close_months(across)
     assert november.totals == {"EUR": Decimal("2592.000000")}

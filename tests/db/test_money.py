@@ -86,6 +86,12 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
     assert sum(sum(days.values()) for days in daily.values()) * MICRO == whole
     every = [*charges(store, now)]
     assert amount(every) == whole
+    by_pool: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for line in every:
+        by_pool[line.pool, line.currency] += line.charge.amount
+    assert {key: sum_ * MICRO for key, sum_ in by_pool.items()} == {
+        (line.key, line.currency): line.cost for line in store.bill("pool", 0.0)
+    }
     for user in ("ann", "bob"):
         assert [*charges(store, now, user)] == [line for line in every if line.charge.payer.user == user]
     long: tuple[BillGrouping, ...] = ("job", "claim")

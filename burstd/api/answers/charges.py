@@ -18,7 +18,6 @@ class ChargedView(AnswerView):
     """The cloud's own id; empty: none is known."""
     name: str
     """The node's, the storage node's, the volume's."""
-    pool: str
     provider: str
     region: str
     zone: str
@@ -38,6 +37,8 @@ class ChargeView(AnswerView):
     kind: str
     """As in ``BillPartView``; also ``volume``."""
     cause: str
+    pool: str
+    """That the machine was in then; of a volume empty."""
     job: str
     user: str
     """Empty: nobody is charged."""

@@ -20,7 +20,6 @@ _NOTHING = ChargedView(
     volume=False,
     resource_id="",
     name="",
-    pool="",
     provider="",
     region="",
     zone="",
@@ -29,7 +28,7 @@ _NOTHING = ChargedView(
     price=None,
 )
 _NO_CHARGE = ChargeView(
-    of="", day=date(1970, 1, 1), kind="", cause="", job="", user="", account="", partition="", cost=Decimal(0),
+    of="", day=date(1970, 1, 1), kind="", cause="", pool="", job="", user="", account="", partition="", cost=Decimal(0),
     currency="", machine_s=0.0,
 )  # fmt: skip
 """The head has the names of its columns."""
@@ -95,7 +94,7 @@ def _row(charge: ChargeView, thing: ChargedView, cluster: str) -> Mapping[str, s
         "SubAccountId": charge.account,
         "SubAccountName": charge.account,
         "SubAccountType": "Project" if charge.account else "",
-        "Tags": json.dumps({"burstd/pool": thing.pool} if thing.pool else {}),
+        "Tags": json.dumps({"burstd/pool": charge.pool} if charge.pool else {}),
         "x_Account": charge.account,
         "x_Claim": "" if thing.volume else thing.id,
         "x_CorrectedMonth": charge.corrects,
@@ -103,7 +102,7 @@ def _row(charge: ChargeView, thing: ChargedView, cluster: str) -> Mapping[str, s
         "x_Job": charge.job,
         "x_Kind": charge.kind,
         "x_Partition": charge.partition,
-        "x_Pool": thing.pool,
+        "x_Pool": charge.pool,
         "x_User": charge.user,
     }
 

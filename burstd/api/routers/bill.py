@@ -110,9 +110,9 @@ def _charge_view(line: ChargeLine) -> ChargeView:
     charge, payer = line.charge, line.charge.payer
     return ChargeView(
         of=line.id, day=day_text(charge.day), kind="volume" if isinstance(line.thing, Volume) else charge.kind,
-        cause=charge.cause, job=payer.job, user=payer.user, account=payer.account, partition=payer.partition,
-        cost=charge.amount * MICRO, currency=line.currency, machine_s=charge.milliseconds / 1000,
-        corrects=charge.corrects,
+        cause=charge.cause, pool=line.pool, job=payer.job, user=payer.user, account=payer.account,
+        partition=payer.partition, cost=charge.amount * MICRO, currency=line.currency,
+        machine_s=charge.milliseconds / 1000, corrects=charge.corrects,
     )  # fmt: skip
 
 
@@ -130,5 +130,5 @@ def _charged_view(line: ChargeLine) -> ChargedView:
             price = Money(amount=volume.price, currency=volume.currency)
     return ChargedView(
         id=line.id, volume=isinstance(line.thing, Volume), resource_id=resource_id, name=name,
-        pool=line.pool, provider=line.provider, region=region, zone=zone, sku=sku, spot=spot, price=price,
+        provider=line.provider, region=region, zone=zone, sku=sku, spot=spot, price=price,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Row, func, select
 
 from burstd.db.database import chunks
 from burstd.db.tables import CHARGE
+from burstd.domain.billing.closing import MonthCharge, month_charge
 from burstd.domain.billing.costs import MICRO, cost_of
 from burstd.domain.billing.use import DAY_S, Charge, Kind, day_text
 from burstd.domain.claim import Claim
@@ -163,33 +164,31 @@ class Bill:
             if others is not None:
                 others[currency].others -= 1
 
-    def add_live(self, claim: Claim, charges: Iterable[Charge], frozen: Iterable[Charge] = ()) -> None:
+    def add_live(self, claim: Claim, charges: Iterable[Charge], frozen: Iterable[MonthCharge] = ()) -> None:
         """Adds what a claim that lives has cost so far. ``frozen``: what ``add_closed`` adds of it."""
-        met = {key for key, _ in self._wanted(claim, frozen)}
-        for key, charge in self._wanted(claim, charges):
+        met = {key for key, _ in self._wanted(frozen)}
+        for key, charge in self._wanted(month_charge(claim, charge) for charge in charges):
             use = (charge.kind, charge.cause, charge.corrects)
             self._sums[key].add(use, charge.amount, charge.milliseconds)
             if key not in met:
                 met.add(key)
                 self._sums[key].claims += 1
 
-    def _wanted(self, claim: Claim, charges: Iterable[Charge]) -> Iterator[tuple[tuple[str, str], Charge]]:
-        for charge in charges:
-            if charge.day in self._days and self._user in ("", charge.payer.user):
-                yield (self._name(self._key_of(claim, charge)), claim.offer.currency), charge
+    def _wanted(self, charges: Iterable[MonthCharge]) -> Iterator[tuple[tuple[str, str], Charge]]:
+        for one in charges:
+            if one.charge.day in self._days and self._user in ("", one.charge.payer.user):
+                yield (self._name(self._key_of(one)), one.currency), one.charge
 
-    def _key_of(self, claim: Claim, charge: Charge) -> object:
+    def _key_of(self, one: MonthCharge) -> object:
         match self._group:
             case "day":
-                return charge.day
+                return one.charge.day
             case "claim":
-                return claim.id
-            case "pool":
-                return claim.pool
-            case "provider":
-                return claim.offer.provider
+                return one.machine
+            case "pool" | "provider":
+                return getattr(one, self._group)
             case "user" | "account" | "job" | "partition":
-                return getattr(charge.payer, self._group)
+                return getattr(one.charge.payer, self._group)
 
     def _name(self, key: object) -> str:
         return day_text(key) if isinstance(key, int) else str(key)

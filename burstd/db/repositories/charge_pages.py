@@ -17,6 +17,7 @@ from burstd.db.codec import value_from_row
 from burstd.db.database import chunks
 from burstd.db.repositories.charges import charge_of_row, charges_so_far
 from burstd.db.tables import CHARGE, CLAIM, VOLUME
+from burstd.domain.billing.closing import MonthCharge, month_charge
 from burstd.domain.billing.use import Charge, IdleMode
 from burstd.domain.billing.volumes import volume_charges
 from burstd.domain.claim import Claim, ClaimState
@@ -89,21 +90,28 @@ class ChargePages:
         query = select(CLAIM).where(lived, CLAIM.c.id > cursor.thing).order_by(CLAIM.c.id).limit(_THINGS)
         claims = [value_from_row(Claim, row) for row in connection.execute(query).mappings()]
         known = charges_so_far(connection, claims, min(self._until, cursor.moment), self._idle)
-        return [*self._lines((claim, [*chain(*known[claim.id])]) for claim in claims)], _after(cursor, claims)
+        lines = self._lines(
+            (claim, one)
+            for claim in claims
+            for one in chain(known[claim.id][0], (month_charge(claim, charge) for charge in known[claim.id][1]))
+        )
+        return [*lines], _after(cursor, claims)
 
     def _volumes(self, connection: Connection, cursor: Cursor, _: int) -> tuple[list[ChargeLine], Cursor | None]:
         query = select(VOLUME).where(VOLUME.c.id > cursor.thing).order_by(VOLUME.c.id).limit(_THINGS)
         volumes = [value_from_row(Volume, row) for row in connection.execute(query).mappings()]
         end = min(self._until, cursor.moment)
-        return [*self._lines((one, volume_charges(one, self._days, end)) for one in volumes)], _after(cursor, volumes)
+        lines = self._lines(
+            (one, MonthCharge(one.id, "", one.provider, one.currency, charge))
+            for one in volumes
+            for charge in volume_charges(one, self._days, end)
+        )
+        return [*lines], _after(cursor, volumes)
 
-    def _lines(self, things: Iterable[tuple[Claim | Volume, Sequence[Charge]]]) -> Iterator[ChargeLine]:
-        for thing, charges in things:
-            source = thing.offer if isinstance(thing, Claim) else thing
-            pool = thing.pool if isinstance(thing, Claim) else ""
-            for charge in charges:
-                if charge.day in self._days and self._user in ("", charge.payer.user):
-                    yield ChargeLine(charge, thing.id, thing, pool, source.provider, source.currency)
+    def _lines(self, charged: Iterable[tuple[Claim | Volume, MonthCharge]]) -> Iterator[ChargeLine]:
+        for thing, one in charged:
+            if one.charge.day in self._days and self._user in ("", one.charge.payer.user):
+                yield _line(one, thing)
 
     def _closed(self, connection: Connection, cursor: Cursor, rows: int) -> tuple[list[ChargeLine], Cursor | None]:
         wanted: list[ColumnElement[bool]] = [
@@ -116,7 +124,7 @@ class ChargePages:
         found = connection.execute(query).mappings().all()
         claims = _claims(connection, found)
         lines = [
-            ChargeLine(charge_of_row(row), row["claim_id"], claim, row["pool"], row["provider"], row["currency"])
+            _line(charge_of_row(row), claim)
             for row in found
             if (claim := claims.get(row["claim_id"])) is None
             or (claim.state is ClaimState.GONE and claim.since <= cursor.moment)
@@ -124,6 +132,10 @@ class ChargePages:
         if len(found) < rows:
             return lines, None
         return lines, cursor._replace(**{key: found[-1][column.name] for key, column in zip(_KEY, _PLACE, strict=True)})
+
+
+def _line(one: MonthCharge, thing: Claim | Volume | None) -> ChargeLine:
+    return ChargeLine(one.charge, one.machine, thing, one.pool, one.provider, one.currency)
 
 
 def _after(cursor: Cursor, things: Sequence[Claim | Volume]) -> Cursor | None:

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Text, delete, func, in
 from burstd.db.database import chunks, has_prefix
 from burstd.db.repositories.journal import claim_subject
 from burstd.db.tables import CHARGE, CLAIM_RUN, CLOSED_MONTH, EVENT
-from burstd.domain.billing.closing import days_of, is_frozen, unfrozen
+from burstd.domain.billing.closing import MonthCharge, days_of, is_frozen, unfrozen
 from burstd.domain.billing.use import (
     DAY_S,
     Charge,
@@ -69,7 +69,7 @@ def hand_over(connection: Connection, claim: Claim, former_id: str) -> None:
     """The runs of a claim so far are those of its former life, and what closed months have of it is taken back."""
     connection.execute(update(CLAIM_RUN).where(CLAIM_RUN.c.claim_id == claim.id).values(claim_id=former_id))
     on_record = _charges_on_record(connection, [claim])[claim.id]
-    taken_back = unfrozen((), [charge for _, charge in on_record], first_open_day(connection))
+    taken_back = unfrozen((), [one.charge for _, one in on_record], first_open_day(connection))
     _add(connection, claim, taken_back, [number for number, _ in on_record])
 
 
@@ -79,9 +79,9 @@ def close_claim(connection: Connection, claim: Claim, idle: IdleMode) -> tuple[l
     Those of closed months stay: what differs there is charged as a correction.
     """
     on_record = _charges_on_record(connection, [claim])[claim.id]
-    before = [charge for _, charge in on_record]
+    before = [one.charge for _, one in on_record]
     first_open = first_open_day(connection)
-    kept = {number: charge for number, charge in on_record if is_frozen(charge, first_open)}
+    kept = {number: one.charge for number, one in on_record if is_frozen(one.charge, first_open)}
     if any(charge.kind is Kind.SHARED for charge in before):
         after = shared_charges(claim)
     else:
@@ -114,9 +114,9 @@ def _not_frozen(first_open: int) -> tuple[ColumnElement[bool], ...]:
     return CHARGE.c.day >= first_open, or_(corrects == "", corrects >= day_text(first_open)[:7])
 
 
-def _charges_on_record(connection: Connection, claims: Sequence[Claim]) -> Mapping[str, list[tuple[int, Charge]]]:
+def _charges_on_record(connection: Connection, claims: Sequence[Claim]) -> Mapping[str, list[tuple[int, MonthCharge]]]:
     """With their numbers, in order."""
-    found: defaultdict[str, list[tuple[int, Charge]]] = defaultdict(list)
+    found: defaultdict[str, list[tuple[int, MonthCharge]]] = defaultdict(list)
     for some in chunks([claim.id for claim in claims]):
         query = select(CHARGE).where(CHARGE.c.claim_id.in_(some)).order_by(CHARGE.c.number)
         for row in connection.execute(query).mappings():
@@ -126,13 +126,13 @@ def _charges_on_record(connection: Connection, claims: Sequence[Claim]) -> Mappi
 
 def charges_so_far(
     connection: Connection, claims: Sequence[Claim], until: float, idle: IdleMode
-) -> dict[str, tuple[list[Charge], list[Charge]]]:
+) -> dict[str, tuple[list[MonthCharge], list[Charge]]]:
     """What closed months have on record of these claims, which live, and what else they are charged by ``until``."""
     first_open, on_record = first_open_day(connection), _charges_on_record(connection, claims)
     found = {}
     for claim_id, cost in charges_of(connection, claims, until, idle).items():
-        kept = [charge for _, charge in on_record[claim_id] if is_frozen(charge, first_open)]
-        found[claim_id] = kept, unfrozen(cost, kept, first_open)
+        kept = [one for _, one in on_record[claim_id] if is_frozen(one.charge, first_open)]
+        found[claim_id] = kept, unfrozen(cost, [one.charge for one in kept], first_open)
     return found
 
 
@@ -143,7 +143,7 @@ def freeze(connection: Connection, claims: Sequence[Claim], month: str, now: flo
     begun = [one for one in claims if one.id in on_record or (one.billed_from is not None and one.billed_from < end)]
     cost = charges_of(connection, begun, now, idle)
     for claim in begun:
-        more = unfrozen(cost[claim.id], [charge for _, charge in on_record[claim.id]], first_open)
+        more = unfrozen(cost[claim.id], [one.charge for _, one in on_record[claim.id]], first_open)
         numbers = [number for number, _ in on_record[claim.id]]
         _add(connection, claim, (one for one in more if one.day in days), numbers)
 
@@ -159,12 +159,13 @@ def charge_rows(claim: Claim, charges: Iterable[Charge], first: int = 0) -> list
     ]  # fmt: skip
 
 
-def charge_of_row(row: Mapping[Any, Any]) -> Charge:
+def charge_of_row(row: Mapping[Any, Any]) -> MonthCharge:
     """The value of a row."""
     payer = Payer(row["job"], row["user"], row["account"], row["partition"])
-    return Charge(
+    charge = Charge(
         row["day"], row["kind"], row["cause"], payer, row["amount"], row["milliseconds"], row["corrects"]
     )  # fmt: skip
+    return MonthCharge(row["claim_id"], row["pool"], row["provider"], row["currency"], charge)
 
 
 def charges_of(connection: Connection, claims: Sequence[Claim], now: float, idle: IdleMode) -> dict[str, list[Charge]]:

@@ -34,7 +34,7 @@ def charges_of_days(connection: Connection, days: range) -> Iterator[MonthCharge
     query = select(CHARGE).where(CHARGE.c.day >= days.start, CHARGE.c.day < days.stop)
     query = query.order_by(*(CHARGE.c[name] for name in _ORDER)).execution_options(yield_per=_ROWS)
     for row in connection.execute(query).mappings():
-        yield MonthCharge(row["claim_id"], row["pool"], row["provider"], row["currency"], charges.charge_of_row(row))
+        yield charges.charge_of_row(row)
 
 
 def awaited_claims(connection: Connection, live: Sequence[Claim]) -> tuple[str, list[Claim]]:

@@ -54,6 +54,11 @@ class MonthCharge:
     charge: Charge
 
 
+def month_charge(claim: Claim, charge: Charge) -> MonthCharge:
+    """As it goes on record while the claim is in its pool."""
+    return MonthCharge(claim.id, claim.pool, claim.offer.provider, claim.offer.currency, charge)
+
+
 def days_of(month: str) -> range:
     """The days of a month, since 1970."""
     return range(*(int(month_start(one) // DAY_S) for one in (month, next_month(month))))
