@@ -27,7 +27,7 @@ from tests.examples import examples
 
 from .samples import ManualClock, planned
 from .test_closed_months import WAIT_S, at
-from .test_money import ANN, BOB, CENTS, begin, check, end
+from .test_money import ANN, BOB, CENTS, begin, charges, check, end
 
 S = ClaimState
 GROUPS: tuple[BillGrouping, ...] = ("pool", "user")
@@ -163,8 +163,8 @@ class Months(RuleBasedStateMachine):
         before, charges_before = now - kept * DAY_S, now - (kept + charges_kept) * DAY_S
         over = [claim for claim in self.store.find_claims(states=[S.GONE]) if claim.since < before]
         with self.store._database.reading() as connection:
-            for charges in charges_of(connection, over, now, self.store.idle_mode).values():
-                self.known.purged.update(month_sums(charges))
+            for costs in charges_of(connection, over, now, self.store.idle_mode).values():
+                self.known.purged.update(month_sums(costs))
         assert self.store.purge(before, charges_before) == len(over)
         on_record = {claim.id for claim in self.store.find_claims()}
         self.known.outlived.clear()
@@ -229,9 +229,14 @@ class Months(RuleBasedStateMachine):
             if claim.state is S.GONE:
                 spent.update(month_sums(cost[claim.id]))
             else:
-                assert payer_sums(chain(*known[claim.id])) == payer_sums(cost[claim.id])
+                kept, more = known[claim.id]
+                assert payer_sums(chain((one.charge for one in kept), more)) == payer_sums(cost[claim.id])
         shown = {line.key: int(line.cost / MICRO) for line in store.bill("pool", 0.0) if line.cost}
         assert shown == {pool: amount for pool, amount in whole.items() if amount}
+        by_pool: Counter[str] = Counter()
+        for line in charges(store, now, rows=1000):
+            by_pool[line.pool] += line.charge.amount
+        assert {pool: amount for pool, amount in by_pool.items() if amount} == shown
         today = ceil(now / DAY_S)
         assert all(one.charge.day < today for one in store.charges_of_days(range(10**5)) if one.charge.corrects)
         booked = {one.month: one.amount / MICRO for one in store.spending() if not one.kind and one.amount}

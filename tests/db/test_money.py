@@ -87,8 +87,8 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
     every = [*charges(store, now)]
     assert amount(every) == whole
     by_pool: defaultdict[tuple[str, str], int] = defaultdict(int)
-    for line in every:
-        by_pool[line.pool, line.currency] += line.charge.amount
+    for charged in every:
+        by_pool[charged.pool, charged.currency] += charged.charge.amount
     assert {key: sum_ * MICRO for key, sum_ in by_pool.items()} == {
         (line.key, line.currency): line.cost for line in store.bill("pool", 0.0)
     }
