@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from threading import Event, Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -38,6 +39,8 @@ MAX_WAIT_S = 2.0
 """For so long, in seconds, each part of an answer waits for decisions; what all callers share is a part."""
 SLICE = 250
 """Items of a long list that an answer works on before it looks again whether a decision is being made."""
+ANSWERING_S = 0.1
+"""For so long, in seconds, questions are answered before the deciding thread looks at anything else."""
 COMMAND_TIMEOUT_S = 20.0
 """How long a caller waits for the deciding thread, in seconds: longer than a loop with a slow slurmctld."""
 
@@ -172,14 +175,22 @@ class Backend:
         """
         return self._run(self._commands, execute)
 
-    def answer_questions(self, execute: Callable[[Command], CommandResult]) -> int:
-        """The same with commands that change nothing and look at nothing new."""
-        return self._run(self._questions, execute)
+    def answer_questions(self, execute: Callable[[Command], CommandResult], is_due: Callable[[], bool]) -> int:
+        """The same with commands that change nothing and look at nothing new.
+
+        After the first one: until a loop ``is_due``, or for ANSWERING_S; ``ask`` is called for those that are left.
+        """
+        end = monotonic() + ANSWERING_S
+        count = self._run(self._questions, execute, lambda: is_due() or monotonic() >= end)
+        if not self._questions.empty():
+            self.ask()
+        return count
 
     @staticmethod
     def _run(
         commands: queue.SimpleQueue[tuple[Command, Future[CommandResult]]],
         execute: Callable[[Command], CommandResult],
+        is_enough: Callable[[], bool] = lambda: False,
     ) -> int:
         count = 0
         for _ in range(commands.qsize()):
@@ -194,4 +205,6 @@ class Backend:
                 log.exception("a command failed unexpectedly", command=type(command).__name__)
                 answer.set_exception(NoAnswer(f"the command failed unexpectedly: {error!r}; see journalctl -u burstd"))
             count += 1
+            if is_enough():
+                break
         return count

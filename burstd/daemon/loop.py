@@ -82,7 +82,7 @@ class DaemonLoop:
         while not self._stop.is_set():
             self._note_jump()
             served = self._backend.run_queued(self._commands.execute)
-            self._backend.answer_questions(self._commands.execute)
+            self._backend.answer_questions(self._commands.execute, self._parts.wake.is_due)
             if self._reload_asked.is_set():
                 self._reload_asked.clear()
                 self._notifier.reloading()
@@ -111,7 +111,7 @@ class DaemonLoop:
         while (left := due - self._clock.now()) > 0:
             if self._parts.wake.wait(min(left, self._watchdog_every_s)):
                 return
-            self._backend.answer_questions(self._commands.execute)
+            self._backend.answer_questions(self._commands.execute, self._parts.wake.is_due)
             self._feed_watchdog()
 
     def _feed_watchdog(self) -> None:

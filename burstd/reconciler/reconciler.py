@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Protocol
 
 import structlog
@@ -53,7 +54,7 @@ from burstd.reconciler.pollers.site_history import SITE_HISTORY_SUBJECT, SiteHis
 from burstd.reconciler.pollers.site_runs import SiteRunRecorder
 from burstd.reconciler.pollers.spot_notices import SpotNoticePoller
 from burstd.reconciler.quarantine import LOOP_ERRORS
-from burstd.reconciler.what_if import ThrottledQuotes, ThrottledWhatIf
+from burstd.reconciler.what_if import ThrottledQuestions
 from burstd.runtime.clock import clock_alarm
 
 log = structlog.get_logger(__name__)
@@ -168,8 +169,7 @@ class Reconciler:
         self._staging_due = self._mounts_due = self._job_use_due = self._due = float("inf")
         self._process_start = context.clock.now()
         """When the process began, or went on after a sleep."""
-        self._what_if = ThrottledWhatIf()
-        self._quotes = ThrottledQuotes()
+        self._questions = ThrottledQuestions()
         self._decider = QuarantiningDecider(context.quarantine, lambda: self.config)
         self._progress = ProgressTable()
         self._observer = Observer(context, self._progress)
@@ -469,18 +469,19 @@ class Reconciler:
         """The smallest changes with which a job of the last snapshot would start; changes nothing."""
         if self.latest is None:
             return ()
-        return self._what_if.smallest_changes(*self.latest, job_id, self._trial_target())
+        return self._questions.smallest_changes(*self.latest, job_id, self._trial_target())
 
     def quote_jobs(self, jobs: Sequence[Job], usable: Collection[UsablePartition]) -> tuple[Quote, ...]:
         """What jobs would meet that are not submitted, by the last snapshot; changes nothing. Raises NoAnswer."""
         if self.latest is None:
             raise NoAnswer("burstd has just started and has not read Slurm and the clouds yet; try again soon")
         costs = self.config.tuning.site_costs
-        return self._quotes.quote_jobs(*self.latest, jobs, usable, self._trial_target(), costs)
+        return self._questions.quote_jobs(*self.latest, jobs, usable, self._trial_target(), costs)
 
     def _trial_target(self) -> Callable[[Snapshot], Target]:
-        policies, tuning = copies_for_trial(self.config.policies), self.config.tuning
-        return lambda seen: make_target(seen, policies, tuning.output_retention_s, tuning.spot_interruptions)
+        config, tuning = self.config, self.config.tuning
+        copies = cache(lambda: copies_for_trial(config.policies))  # A question that is refused needs none.
+        return lambda seen: make_target(seen, copies(), tuning.output_retention_s, tuning.spot_interruptions)
 
     def _seconds_until_due(self, snapshot: Snapshot, recheck_at: float) -> float:
         """Until the next thing that no hint tells of; ``look_at``: when the next job begins to count."""

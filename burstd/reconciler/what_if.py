@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from math import ceil
-from time import monotonic, process_time
+from time import monotonic, thread_time
 
 from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.errors import NoAnswer
@@ -20,41 +21,30 @@ from burstd.planner.explain.what_if import helpful_changes
 MAX_CPU_S = 1.0
 """Of the processor, for one answer; what was found by then is the answer."""
 UNTHROTTLED_CPU_S = 0.1
-"""Answers that take no longer may be had at any time."""
+"""Of the processor: so much may be had at any time after a long rest."""
 PAUSE_FACTOR = 10.0
-"""So many times as long as an answer took no other one is made."""
+"""So many times as long as answers took is rest."""
 _NO_COSTS = SiteCosts()
 _NO_TIME = Target(failed_policies=(PolicyFailed("explain", "there is no time for more"),))
 
 
-class ThrottledWhatIf:
-    """Used in the deciding thread."""
+class ThrottledQuestions:
+    """Used in the deciding thread. Of its time all answers together have an eleventh, once they have had a little."""
 
     def __init__(self) -> None:
-        self._paused_until = float("-inf")
+        self._rested_at = float("-inf")
         self._last: tuple[str, tuple[OptionChange, ...]] = ("", ())
 
     def smallest_changes(
         self, snapshot: Snapshot, plan: Plan, job_id: str, decide: Callable[[Snapshot], Target]
     ) -> tuple[OptionChange, ...]:
-        """As what_if; while it rests the last answer for the same job, none for others."""
-        began = process_time()
-        if monotonic() < self._paused_until:
+        """As helpful_changes; while it rests the last answer for the same job, none for others."""
+        if self._left_s() > 0:
             return self._last[1] if job_id == self._last[0] else ()
-        found = helpful_changes(
-            snapshot, plan, job_id, lambda seen: decide(seen) if process_time() - began < MAX_CPU_S else _NO_TIME
-        )
-        took = process_time() - began
+        with self._answering() as in_time:
+            found = helpful_changes(snapshot, plan, job_id, lambda seen: decide(seen) if in_time() else _NO_TIME)
         self._last = job_id, found
-        self._paused_until = monotonic() + took * PAUSE_FACTOR if took > UNTHROTTLED_CPU_S else float("-inf")
         return found
-
-
-class ThrottledQuotes:
-    """Used in the deciding thread. Each answer makes the next wait, short ones once they are many."""
-
-    def __init__(self) -> None:
-        self._rested_at = float("-inf")
 
     def quote_jobs(
         self,
@@ -66,18 +56,22 @@ class ThrottledQuotes:
         site_costs: SiteCosts = _NO_COSTS,
     ) -> tuple[Quote, ...]:
         """As quote_jobs. Raises NoAnswer while it rests."""
-        left_s = self._rested_at - monotonic() - UNTHROTTLED_CPU_S * PAUSE_FACTOR
+        left_s = self._left_s()
         if left_s > 0:
-            raise NoAnswer(f"burstd has just worked out other quotes; try again in {ceil(left_s)} s")
-        began = process_time()
+            raise NoAnswer(f"burstd has just worked out other answers; try again in {ceil(left_s)} s")
+        with self._answering() as in_time:
+            return quote_jobs(
+                snapshot, plan, jobs, usable, lambda seen: decide(seen) if in_time() else _NO_TIME, site_costs, in_time
+            )
 
-        def in_time() -> bool:
-            return process_time() - began < MAX_CPU_S
+    def _left_s(self) -> float:
+        return self._rested_at - monotonic() - UNTHROTTLED_CPU_S * PAUSE_FACTOR
 
-        def decide_in_time(seen: Snapshot) -> Target:
-            return decide(seen) if in_time() else _NO_TIME
-
+    @contextmanager
+    def _answering(self) -> Iterator[Callable[[], bool]]:
+        """Gives what says whether there is time left."""
+        began, cpu_began = monotonic(), thread_time()
         try:
-            return quote_jobs(snapshot, plan, jobs, usable, decide_in_time, site_costs, in_time)
+            yield lambda: thread_time() - cpu_began < MAX_CPU_S
         finally:
-            self._rested_at = max(self._rested_at, monotonic()) + (process_time() - began) * PAUSE_FACTOR
+            self._rested_at = max(self._rested_at, began) + (thread_time() - cpu_began) * (PAUSE_FACTOR + 1)

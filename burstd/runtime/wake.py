@@ -20,6 +20,10 @@ class Wake:
         """Somebody waits for an answer, for which no loop is due."""
         self._event.set()
 
+    def is_due(self) -> bool:
+        """Whether a loop is due since the last ``wait``."""
+        return self._due.is_set()
+
     def wait(self, timeout_s: float) -> bool:
         """Returns at once when set since the last call, else when set or when the time is over.
 

@@ -46,7 +46,7 @@ def test_months_are_closed_one_a_turn_and_none_while_the_record_is_in_doubt() ->
         )
         notifier = SimpleNamespace(watchdog_s=0.0, ready=nothing, feed_watchdog=nothing, stopping=nothing)
         backend, commands = (
-            SimpleNamespace(run_queued=lambda _: 0, answer_questions=lambda _: 0),
+            SimpleNamespace(run_queued=lambda _: 0, answer_questions=lambda *_: 0),
             SimpleNamespace(execute=nothing),
         )
         loop = DaemonLoop(

@@ -14,8 +14,8 @@ from burstd.domain.plugins.policy import Target
 from burstd.domain.slurm.quote import UsablePartition
 from burstd.domain.snapshot import Snapshot
 from burstd.planner.policy_chain import make_target
-from burstd.reconciler import what_if
-from burstd.reconciler.what_if import ThrottledQuotes
+from burstd.reconciler import reconciler, what_if
+from burstd.reconciler.what_if import ThrottledQuestions
 from tests.crash.world import World
 from tests.planner.worlds import job, make_snapshot
 from tests.virtual.job import JobSpec
@@ -26,7 +26,7 @@ def on_record(world: World) -> list[str]:
         return list(database.iterdump())
 
 
-def test_nothing_is_written_and_nothing_started(tmp_path: Path) -> None:
+def test_nothing_is_written_and_nothing_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, alpha="sim")
     world.slurm.submit(JobSpec(run_s=600, time_limit_s=3600))
     world.run(30)
@@ -37,11 +37,14 @@ def test_nothing_is_written_and_nothing_started(tmp_path: Path) -> None:
     )
     assert [way.pool for way in found.ways if way.taken] == ["", "cpu"]
     assert (on_record(world), world.calls, list(world.slurm.jobs())) == (record, calls, jobs)
+    monkeypatch.setattr(world.reconciler._questions, "_rested_at", float("inf"))
+    monkeypatch.setattr(reconciler, "copies_for_trial", None)
+    assert world.reconciler.what_if("1") == (), "policies are copied for no question that is refused"
 
 
 def test_a_long_answer_ends_in_time_and_the_next_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(what_if, "process_time", lambda: now)
+    monkeypatch.setattr(what_if, "thread_time", lambda: now)
     monkeypatch.setattr(what_if, "monotonic", lambda: now)
     snapshot = make_snapshot()
     target = make_target(snapshot, ())
@@ -53,7 +56,7 @@ def test_a_long_answer_ends_in_time_and_the_next_has_to_wait(monkeypatch: pytest
         tried += 1
         return make_target(seen, ())
 
-    desk = ThrottledQuotes()
+    desk = ThrottledQuestions()
 
     def verdict() -> str:
         asked = replace(job(""), time_limit_s=3600.0, partitions=("gpu",))
@@ -65,10 +68,10 @@ def test_a_long_answer_ends_in_time_and_the_next_has_to_wait(monkeypatch: pytest
     assert verdict() == "unknown"  # no pool serves its partition
     assert verdict() == "unknown"
     assert tried == 4
-    each_s = 1.1
+    each_s = 1.0
     verdict()
     assert tried == 5
-    with pytest.raises(NoAnswer, match="try again in 10 s"):
+    with pytest.raises(NoAnswer, match="try again in 9 s"):
         verdict()
     now += 12
     each_s = 0.04

@@ -53,7 +53,7 @@ def test_commands_do_not_take_the_pause_between_two_looks() -> None:
         wake()
         return 1
 
-    looked = run_loop(wake, SimpleNamespace(run_queued=asked, answer_questions=lambda _: 0), STEPS)
+    looked = run_loop(wake, SimpleNamespace(run_queued=asked, answer_questions=lambda *_: 0), STEPS)
     assert len(looked) == STEPS
     assert min(after - before for before, after in pairwise(looked)) >= MIN_PAUSE_S
 
@@ -62,7 +62,7 @@ def test_slurm_is_not_looked_at_for_questions() -> None:
     wake = Wake()
     answered = 0
 
-    def answer(_do: object) -> int:
+    def answer(*_: object) -> int:
         nonlocal answered
         answered += 1
         wake.ask()
