@@ -88,7 +88,8 @@ def test_what_is_not_asked_for_only_tells(store: Store, clock: ManualClock) -> N
     assert (store.first_run_ended("ann"), store.first_run_ended("bob")) == (THERE.ended, None)
     another = replace(HERE, id="19")
     for unlike in (
-        replace(another, user="bob"), replace(another, name="eval"), replace(another, nodes=2), replace(another, gpus=1)
+        replace(another, user="bob"), replace(another, name="eval"), replace(another, nodes=2),
+        replace(another, gpus=1), replace(another, cpus=8),
     ):  # fmt: skip
         store.record_ended_jobs([unlike])
         assert [run.job for run in store.compared_runs(START, ALL, THERE)] == ["17", "18"], unlike

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from decimal import Decimal
+from operator import attrgetter
 
 import pytest
 
-from burstd.domain.billing.compare import Basis, Comparison, Place, PlacedRun, Side, compare
+from burstd.domain.billing.compare import LIKENESS, Basis, Comparison, Place, PlacedRun, Side, compare
 from burstd.domain.billing.costs import MICRO
 from burstd.domain.billing.rates import Rates
 from burstd.domain.billing.site_cost import HourCost, NodeGroup, SiteCosts
@@ -33,7 +34,7 @@ def other(run: PlacedRun, **fields: object) -> PlacedRun:
 
 
 def compared(*runs: PlacedRun) -> Comparison:
-    return compare(sorted(runs, key=lambda r: (r.user, r.name, r.nodes, r.gpus, r.job, r.started)))
+    return compare(sorted(runs, key=attrgetter(*LIKENESS, "job", "started")))
 
 
 def figures(side: Side) -> tuple[float | Decimal, ...]:
@@ -68,6 +69,7 @@ def test_the_other_place_is_the_mean_of_like_jobs_there() -> None:
         ran("3", THERE, 120, 140, 50, counted=False, delivered=310.0),  # 40 s later
         ran("4", THERE, 3, 5, 10, counted=False, nodes=2),  # not alike
         ran("5", THERE, 3, 5, 10, counted=False, name="eval"),
+        ran("7", THERE, 3, 5, 10, counted=False, cpus=8),
         other(ran("6", THERE, 3, 5, 10)),
     )
     assert (found.jobs, figures(found.here)) == (1, (1000, 200, 1210, Decimal("0.40")))
@@ -82,7 +84,7 @@ def test_the_other_place_is_the_mean_of_like_jobs_there() -> None:
 def test_where_no_like_job_ran_others_tell_wait_speed_and_price() -> None:
     """bob's jobs run 0.5 as long there; there 8 CPUs for 100 s cost 16 cents, 0.02 for 100 s of a CPU."""
     others = (
-        other(ran("2", HERE, 50, 200)),
+        other(ran("2", HERE, 50, 200, cpus=8)),
         other(ran("3", THERE, 60, 100, 16, cpus=8)),
         other(ran("4", THERE, 20, 7, 99, gpus=2, name="gpu")),  # tells of jobs with GPUs
     )

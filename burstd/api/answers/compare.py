@@ -12,7 +12,7 @@ class BasisView(AnswerView):
 
     measured: int
     like: int
-    """Estimated by the mean of like jobs (same user, name, nodes and GPUs) that ran there, ..."""
+    """Estimated by the mean of like jobs (same user, name, nodes, CPUs and GPUs) that ran there, ..."""
     like_jobs: int
     """... of which there are so many."""
     others: int
@@ -104,3 +104,5 @@ class CompareView(AnswerView):
     """The utilisation at which an hour of use of own nodes costs for this work what was charged there."""
     break_even_reason: str
     """Why there is none."""
+    limits: list[str]
+    """What the figures do not tell, in sentences."""

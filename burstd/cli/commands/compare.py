@@ -88,7 +88,9 @@ def _print_figures(out: ConsoleOutput, answer: CompareView) -> None:
         out.note(f"Own nodes cost as much as there when {_percent(answer.break_even)} of their hours are used.")
     else:
         out.note(f"No break-even: {answer.break_even_reason}.")
-    out.note(f"Like jobs: same user, name, nodes and GPUs; they ended since {utc_date_text(answer.told_since)}.")
+    out.note(f"Like jobs: same user, name, nodes, CPUs and GPUs; they ended since {utc_date_text(answer.told_since)}.")
+    for sentence in answer.limits:
+        out.note(sentence)
 
 
 def _percent(part: Decimal) -> str:

@@ -1,9 +1,10 @@
 """Jobs here, on the site's own nodes, beside there, on machines of clouds: times and costs.
 
 What a job did at a place is measured. For the other place each figure is the mean of like jobs that ran there: those of
-the same user, name, number of nodes and GPUs. Where none did, others tell, those that ask for GPUs as it does, or do
-not: they give the wait, the speed (how long like jobs run there against here) and what an hour of a GPU or CPU costs.
-Where no like jobs ran at both places, the job is taken to run as long there as here. What nothing tells is not known.
+the same user, name, number of nodes, CPUs and GPUs. Where none did, others tell, those that ask for GPUs as it does,
+or do not: they give the wait, the speed (how long like jobs run there against here) and what an hour of a GPU or CPU
+costs. Where no like jobs ran at both places, the job is taken to run as long there as here. What nothing tells is not
+known.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ class Place(StrEnum):
 
 
 PLACES = tuple(Place)
-LIKENESS = ("user", "name", "nodes", "gpus")
+LIKENESS = ("user", "name", "nodes", "cpus", "gpus")
 """In which like jobs are the same."""
+LIMITS = (
+    "Jobs that failed are like jobs too.",
+    "Not in the costs: boot charged to an array as a whole, runs at one place of jobs that ended at the other.",
+)
+"""What the figures do not tell, in sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,7 @@ def compare(runs: Iterable[PlacedRun], *, by_others: bool = True) -> Comparison:
     sides = {place: Side() for place in PLACES}
     others: defaultdict[tuple[Place, bool], _Others] = defaultdict(_Others)
     jobs = 0
-    for (_, _, _, gpus), some in groupby(runs, key=attrgetter(*LIKENESS)):
+    for (*_, gpus), some in groupby(runs, key=attrgetter(*LIKENESS)):
         jobs += _add_like(some, sides, {place: others[place, gpus > 0] for place in PLACES})
     for (place, with_gpus), known in sorted(others.items()):
         if by_others:
