@@ -7,10 +7,12 @@ import pwd
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
+from burstd.api.backend import MAX_WAIT_S, SLICE
 from burstd.db import Store, StoreReader
 from burstd.domain.billing.site_cost import HourCost, NodeGroup, SiteCosts
 from burstd.domain.billing.site_runs import SiteRun
@@ -100,3 +102,29 @@ def test_all_runs_are_read_for_one_at_a_time(served: tuple[Store, FakeBackend, P
             assert (code, "one at a time" in said["error"]) == (503, True), said
     answers(path, None)
     assert not backend.comparing.locked()
+
+
+class Deciding(Event):
+    """A decision is being made whenever one looks; notes for how long each wait would be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return False
+
+
+def test_each_slice_waits_for_a_decision(served: tuple[Store, FakeBackend, Path]) -> None:
+    store, backend, path = served
+    waits = []
+    for more in (0, 2 * SLICE):
+        store.record_ended_jobs([ran(f"4_{number}", USER, 9, burst=True) for number in range(more)])
+        backend.between_decisions = deciding = Deciding()
+        with ApiTestClient(path) as client:
+            status, said = client.request("GET", "/v1/compare")
+        assert (status, said["jobs"]) == (200, 3 + more)
+        assert set(deciding.waits) == {MAX_WAIT_S}
+        waits.append(len(deciding.waits))
+    assert waits[1] == waits[0] + 2
