@@ -51,7 +51,7 @@ def gpus(*some: GpuUse) -> NodeUse:
         ((replace(LITTLE, memory_mib=0),), []),
         (
             (replace(FULL, memory_peak_mib=65_000),),
-            ["It used 63.48 GiB of 64 GiB of memory: ask for more before it is killed"],
+            ["It used 63.5 GiB of 64 GiB of memory: ask for more before it is killed"],
         ),
         ((replace(FULL, cpus_peak=1.1),), ["It asked for 8 CPUs, and used 1.1 at most: 2 would do"]),
         ((replace(FULL, cpus_peak=4.0),), []),
