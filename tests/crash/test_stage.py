@@ -382,7 +382,7 @@ def test_a_node_that_went_costs_what_it_cost_and_is_told(world: StageWorld) -> N
     world.break_node("c1", noticed_s=0.5, again_s=0.5)
     world.run(600, world.is_(job, S.DELIVERED))
     (ended,) = world.locations.ended[job]
-    assert (ended.lost_nodes, ended.cost) == (("c1",), "0.1000")
+    assert (ended.lost_nodes, ended.cost) == (("c1",), "0.1000 EUR")
     finish(world)
 
 
