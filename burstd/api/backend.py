@@ -91,7 +91,7 @@ class Backend:
     latest_loop: Callable[[], tuple[Snapshot, Plan] | None]
     """Snapshot and plan of the last whole loop; None before the first."""
     wake: Callable[[], None]
-    ask: Callable[[], None]
+    wake_to_answer: Callable[[], None]
     """As ``wake``, where no loop is due for it."""
     checks: ProviderChecks
     routes: JobIngress
@@ -162,7 +162,7 @@ class Backend:
         answer: Future[CommandResult] = Future()
         if isinstance(command, WhatIf | QuoteJobs):
             self._questions.put((command, answer))
-            self.ask()
+            self.wake_to_answer()
         else:
             self._commands.put((command, answer))
             self.wake()
@@ -178,12 +178,13 @@ class Backend:
     def answer_questions(self, execute: Callable[[Command], CommandResult], is_due: Callable[[], bool]) -> int:
         """The same with commands that change nothing and look at nothing new.
 
-        After the first one: until a loop ``is_due``, or for ANSWERING_S; ``ask`` is called for those that are left.
+        After the first one: until a loop ``is_due``, or for ANSWERING_S; ``wake_to_answer`` is called for those
+        that are left.
         """
         end = monotonic() + ANSWERING_S
         count = self._run(self._questions, execute, lambda: is_due() or monotonic() >= end)
         if not self._questions.empty():
-            self.ask()
+            self.wake_to_answer()
         return count
 
     @staticmethod

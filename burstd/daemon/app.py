@@ -330,7 +330,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         latest_loop=lambda: reconciler.latest,
         between_decisions=reconciler.between_decisions,
         wake=components.wake,
-        ask=components.wake.ask,
+        wake_to_answer=components.wake.wake_to_answer,
         checks=checks,
         routes=reconciler.ingress,
         policies_view=reloader.policies_view,

@@ -15,7 +15,7 @@ from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.slurm.quote import Quote, UsablePartition
 from burstd.domain.snapshot import Snapshot
-from burstd.planner.explain.quote import quote_jobs
+from burstd.planner.explain.quote import NO_SITE_COSTS, quote_jobs
 from burstd.planner.explain.what_if import helpful_changes
 
 MAX_CPU_S = 1.0
@@ -24,7 +24,6 @@ UNTHROTTLED_CPU_S = 0.1
 """Of the processor: so much may be had at any time after a long rest."""
 PAUSE_FACTOR = 10.0
 """So many times as long as answers took is rest."""
-_NO_COSTS = SiteCosts()
 _NO_TIME = Target(failed_policies=(PolicyFailed("explain", "there is no time for more"),))
 
 
@@ -53,7 +52,7 @@ class ThrottledQuestions:
         jobs: Sequence[Job],
         usable: Collection[UsablePartition],
         decide: Callable[[Snapshot], Target],
-        site_costs: SiteCosts = _NO_COSTS,
+        site_costs: SiteCosts = NO_SITE_COSTS,
     ) -> tuple[Quote, ...]:
         """As quote_jobs. Raises NoAnswer while it rests."""
         left_s = self._left_s()

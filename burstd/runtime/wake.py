@@ -16,7 +16,7 @@ class Wake:
         self._due.set()
         self._event.set()
 
-    def ask(self) -> None:
+    def wake_to_answer(self) -> None:
         """Somebody waits for an answer, for which no loop is due."""
         self._event.set()
 

@@ -201,7 +201,7 @@ class FakeBackend(Backend):
     def __init__(self, reader: StoreReader) -> None:
         super().__init__(
             reader=reader, clock=FixedClock(), daemon_info=self._info, latest_loop=lambda: self.loop,
-            wake=lambda: None, ask=lambda: None, checks=FakeProviderChecks(), routes=FakeIngress(),
+            wake=lambda: None, wake_to_answer=lambda: None, checks=FakeProviderChecks(), routes=FakeIngress(),
             policies_view=policies_view, validator=FakeValidator(),
             projects_in_force=lambda: self.loop[0].projects.projects if self.loop else {},
             project_sync=FakeProjectSync(), test_notifications=self._test_notifications,

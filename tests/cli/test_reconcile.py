@@ -185,7 +185,7 @@ def test_files_that_are_none(against: Reconcile, text: str, says: str) -> None:
     ("words", "code", "says"),
     [
         ("--month 2026-13", 2, "--month: '2026-13' is no month; write 2026-10."),
-        ("--provider nova", 5, "burstd charged nothing of nova in 2026-09; aws it did."),
+        ("--provider nova", 5, "burstd charged nothing of nova in 2026-09, but of aws."),
         ("--tolerance 101", 2, "less than or equal to 100"),
     ],
 )

@@ -214,7 +214,7 @@ def test_how_long_like_jobs_ran(known: int) -> None:
     ]
     found = quote(world(history=JobHistory.from_jobs(ended)), asked(name="train"))
     assert found.run_s == (600 if known else 7200)
-    assert found.run_basis == ("8 jobs train of ada with 1 GPUs" if known else "time limit")
+    assert found.run_basis == ("8 jobs train of ada with 1 GPU" if known else "time limit")
     end = found.ways[0].end
     assert end is not None
     assert end.p50 == NOW + found.run_s

@@ -17,7 +17,8 @@ MOST = 100
 def make_backend(wake: Wake) -> Backend:
     nothing = cast("Any", None)
     return Backend(
-        reader=nothing, clock=nothing, daemon_info=nothing, latest_loop=lambda: None, wake=wake, ask=wake.ask,
+        reader=nothing, clock=nothing, daemon_info=nothing, latest_loop=lambda: None, wake=wake,
+        wake_to_answer=wake.wake_to_answer,
         checks=nothing, routes=nothing, policies_view=nothing, validator=nothing, projects_in_force=nothing,
         project_sync=nothing, test_notifications=nothing, collect_s=nothing,
     )  # fmt: skip

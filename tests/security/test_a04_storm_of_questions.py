@@ -65,7 +65,7 @@ def test_slurm_is_not_looked_at_for_questions() -> None:
     def answer(*_: object) -> int:
         nonlocal answered
         answered += 1
-        wake.ask()
+        wake.wake_to_answer()
         if answered == 100:
             backend.stop()
             wake()

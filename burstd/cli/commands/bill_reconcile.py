@@ -53,7 +53,10 @@ def reconcile_bill(
     bill = burstd.get_json("/bill", {"since": since, "until": until, "group": "provider"})
     names = sorted({line["key"] for line in bill["lines"]})
     if provider and provider not in names:
-        burstd.fail(ExitCode.NOT_FOUND, f"burstd charged nothing of {provider} in {month}; {', '.join(names)} it did.")
+        burstd.fail(
+            ExitCode.NOT_FOUND,
+            f"burstd charged nothing of {provider} in {month}, but of {', '.join(names) or 'no provider'}.",
+        )
     if len(names) > 1 and not provider:
         burstd.fail(ExitCode.USAGE, f"Say whose export it is with --provider: {', '.join(names)}.")
     chosen = provider or "".join(names)

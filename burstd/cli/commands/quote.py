@@ -174,9 +174,8 @@ def print_quotes(out: ConsoleOutput, answer: QuotesView) -> None:
             _print_slurm(out, answer)
         _print_ways(out, answer.now, one)
         for budget in one.budgets:
-            whose = f"{budget.kind} {budget.name}".strip() or "the site"
             left = budget.fault or f"{money_text(budget.left)} left of {money_text(budget.limit)} ({budget.period})"
-            out.note(f"Budget of {whose}: {left}.")
+            out.note(f"Budget of {budget.kind} {budget.name}: {left}.")
     if several:
         out.note("All components start together: the latest counts.")
 

@@ -273,7 +273,7 @@ def requested_gpus(job: Job) -> int:
 
 def _size(gpus: int, cpus: int) -> str:
     """GPUs, or CPUs up to the next power of two where there are none."""
-    return f"{gpus} GPUs" if gpus else f"up to {1 << max(0, cpus - 1).bit_length()} CPUs"
+    return f"{gpus} GPU{'s' * (gpus > 1)}" if gpus else f"up to {1 << max(0, cpus - 1).bit_length()} CPUs"
 
 
 @lru_cache(maxsize=8192)

@@ -37,7 +37,7 @@ class UsablePartition:
     exclusive_user: bool | None = None
 
     @classmethod
-    def of(cls, name: str, job: Job) -> UsablePartition:
+    def for_job(cls, name: str, job: Job) -> UsablePartition:
         """``job``: as it would be in this partition."""
         return cls(name, **{given: getattr(job, given) for given in _GIVEN})
 

@@ -45,7 +45,7 @@ _AGES_S = (60.0, 300.0, 900.0, 3600.0)
 _MARKETS = (False, True)
 _FAR_S = 10 * 366 * 86400.0
 """What starts later is said not to start."""
-_NO_COSTS = SiteCosts()
+NO_SITE_COSTS = SiteCosts()
 _NOT_DECIDED = "not looked at: the queue and the nodes are too many for more in one quote; name it to sbatch"
 _NUMBER = re.compile(rf"\bjob {JOB_ID}\b(?!\.)")
 
@@ -56,7 +56,7 @@ def quote_jobs(
     jobs: Sequence[Job],
     usable: Collection[UsablePartition],
     decide: Callable[[Snapshot], Target],
-    site_costs: SiteCosts = _NO_COSTS,
+    site_costs: SiteCosts = NO_SITE_COSTS,
     in_time: Callable[[], bool] = lambda: True,
 ) -> tuple[Quote, ...]:
     """One quote a job: several are components of a het job, for which only their own partitions are looked at.

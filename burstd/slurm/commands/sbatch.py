@@ -244,7 +244,7 @@ def usable_partitions(
     for name, limits in defaults.partitions.items():
         job = requested_job({**options, "partition": name}, defaults)
         if not limits.refusal(job, groups, host):
-            found.append(UsablePartition.of(name, job))
+            found.append(UsablePartition.for_job(name, job))
     return found
 
 
