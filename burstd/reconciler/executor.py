@@ -178,7 +178,8 @@ class Executor:
         if action.offer is not None:
             fields["offer"] = action.offer
         now = self._context.clock.now()
-        if action.new is S.BOOTING and claim.billed_from is None:
+        if claim.billed_from is None and (action.new is S.BOOTING or action.instance_id):
+            # Also one that is listed in error: what the launch made is paid for until its end.
             fields["billed_from"] = claim.launch_called or now
         if action.new is S.LOST and claim.billed_from is not None and claim.billed_until is None:
             fields["billed_until"] = now

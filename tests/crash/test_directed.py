@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from burstd.db import Store, StoreLocked
+from burstd.domain.billing.costs import MICRO
+from burstd.domain.billing.use import Kind
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import FabricTest
 from burstd.domain.plugins.provider import Idempotency
@@ -367,6 +369,24 @@ def unanswered_launch(w: World) -> str:
     job = w.slurm.submit(JOB)
     w.run_until(lambda: bool(w.running_instances()), 60)
     return job
+
+
+def test_a_machine_in_error_whose_launch_was_never_answered_is_on_the_bill(tmp_path: Path, template: Path) -> None:
+    w = World(tmp_path, template=template, alpha="none", beta=Idempotency.SETTLE, lag_s=4.0)
+    job = unanswered_launch(w)
+    (lost,), (made,) = w.claims(), w.running_instances()
+    w.kits["beta"].misreport(made.id, "error")
+    w.run_until(lambda: w.store.claim(lost.id).state is ClaimState.TERMINATING, 60)
+    w.kits["beta"].heal()
+    w.run_until(lambda: w.store.claim(lost.id).state is ClaimState.GONE, 60)
+    gone = w.store.claim(lost.id)
+    assert (gone.instance_id, gone.billed_from) == (made.id, lost.launch_called)
+    (line,) = [line for line in w.store.bill("claim", 0) if line.key == lost.id]
+    assert [(part.kind, part.cost) for part in line.parts] == [(Kind.FAILED, line.cost)]
+    assert abs(line.cost - gone.cost(w.clock.now())) < MICRO
+    assert [spent.amount for spent in w.store.spending() if not spent.name] == [line.cost]
+    running(w, job, 300)
+    ends_well(w, job)
 
 
 @pytest.mark.parametrize(
