@@ -11,6 +11,8 @@ Name = Annotated[str, StringConstraints(min_length=1)]
 Names = tuple[Name, ...]
 ImageOwner = Annotated[str, StringConstraints(pattern=r"^(self|amazon|\d{12})$")]
 Price = Annotated[Decimal, Field(ge=0)]
+_ADDRESS_HOUR = Decimal("0.005")
+"""Of a public IPv4 address in use, in USD, the same in all regions. Source: https://aws.amazon.com/vpc/pricing/"""
 
 
 class AwsRootVolume(BaseModel):
@@ -51,6 +53,8 @@ class AwsSettings(BaseModel):
     """At most one for each zone is used: the first."""
     security_groups: Annotated[Names, Field(min_length=1)]
     public_address: bool = False
+    address_hour: Price | None = None
+    """What an hour of a public address costs; left out: Amazon's price in USD."""
     instance_profile: str = ""
     """Name or ARN, for the machines; empty: none."""
 
@@ -98,6 +102,18 @@ class AwsSettings(BaseModel):
     """For the answer to one call."""
     unused_s: Annotated[float, Field(ge=0)] = 3600.0
     """How long a launch template or placement group that nobody uses is kept."""
+
+    @model_validator(mode="after")
+    def _prices_addresses(self) -> Self:
+        if self.public_address and self.address_hour is None and self.currency != "USD":
+            raise ValueError(f"public_address needs address_hour: what an hour of an address costs in {self.currency}")
+        return self
+
+    @property
+    def address_price(self) -> Decimal:
+        """What an hour of a machine's public address costs; 0: it has none."""
+        own = _ADDRESS_HOUR if self.address_hour is None else self.address_hour
+        return own if self.public_address else Decimal(0)
 
     @property
     def instances_page(self) -> int:

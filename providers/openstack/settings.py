@@ -45,6 +45,8 @@ class OpenStackSettings(BaseModel):
     vnic_type: Literal["normal", "direct", "macvtap", "direct-physical", "vdpa"] = "normal"
     floating_network: str = ""
     """Name or id of the network for floating IPs; empty: none."""
+    address_hour: Price = Decimal(0)
+    """What an hour of a floating IP costs."""
     key_name: str = ""
     """Key pair, beside what burstd needs; empty: none."""
 
@@ -93,6 +95,8 @@ class OpenStackSettings(BaseModel):
     def _fits(self) -> Self:
         if not self.port_security and self.security_groups:
             raise ValueError("security_groups need port_security")
+        if self.address_hour and not self.floating_network:
+            raise ValueError("address_hour needs floating_network: machines have no floating IP without it")
         if self.server_group and self.gang_policy:
             raise ValueError("give either server_group or gang_policy: a server is in one group only")
         return self

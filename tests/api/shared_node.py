@@ -1,8 +1,8 @@
 """A record in which two users shared one machine, for bills that can be worked out by hand.
 
-A machine of 8 CPUs for 3.60 EUR an hour, 0.001 EUR a second, is started for job 17 of ada. It boots for 2 minutes.
-Job 17 has 4 CPUs for 30 minutes, job 18 of USER 2 CPUs for 10 minutes of these. It is kept for 20 minutes, and ends in
-one. Midnight (UTC) comes 30 minutes after its launch.
+A machine of 8 CPUs for 3.60 EUR an hour, 0.001 EUR a second, is started for job 17 of ada; a tenth of the price is for
+its address. It boots for 2 minutes. Job 17 has 4 CPUs for 30 minutes, job 18 of USER 2 CPUs for 10 minutes of these. It
+is kept for 20 minutes, and ends in one. Midnight (UTC) comes 30 minutes after its launch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ TOTAL = sum(BY_HAND.values())
 def shared_node_record() -> Iterator[StoreReader]:
     with tempfile.TemporaryDirectory(prefix="burstd-") as folder:
         path, clock = Path(folder) / "burstd.db", FixedClock(LAUNCH)
-        offer = Offer("aws", "eu-north-1", "eu-north-1a", "m8", False, Shape(8, 16384), Decimal("3.60"))
+        offer = Offer("aws", "eu-north-1", "eu-north-1a", "m8", False, Shape(8, 16384), Decimal("3.60"),
+                      address_price=Decimal("0.36"))  # fmt: skip
         claim = Claim(
             "c1", CLUSTER, "cpu", "cpu1", offer, Cause.DEMAND, S.PLANNED, LAUNCH, LAUNCH, jobs=("17",), users=("ada",),
             accounts=("atlas",),

@@ -26,6 +26,7 @@ NOBODY = 65534
 RICH = Offer(
     "sandbox", "local", "a", "g16", spot=True, shape=V100, price=Decimal("2.5"), currency="USD",
     hardware=Hardware("x86_64", 32768, 900, "efa"), price_source="spot history", price_at=NOW - 90,
+    address_price=Decimal("0.005"),
 )  # fmt: skip
 
 

@@ -74,7 +74,8 @@ def test_an_offer_with_all_that_is_known_of_it(run: Run, backend: FakeBackend) -
     cloud = replace(CLOUDS["sandbox"], offers=(RICH, G4))
     backend.loop = (replace(SNAPSHOT, clouds={**CLOUDS, "sandbox": cloud}), PLAN)
     out = run("provider", "offers", "sandbox", "--all").out
-    assert "v100:4 (32 GiB)  x86_64  efa     900 GiB  2.5000 USD  spot history, 90 s ago  no pool names it" in out
+    assert "v100:4 (32 GiB)  x86_64  efa     900 GiB  2.5000 USD  spot history, 90 s ago, 0.005 of it for its" in out
+    assert "its address  no pool names it" in out
     assert "and 1 offer that no pool can use (--all)" in run("provider", "offers", "sandbox").out
     narrow = run("provider", "offers", "sandbox", "--all", columns=60).out
     assert "g16 a spot\n  cpus 8, memory 64 GiB, gpus v100:4 (32 GiB), arch x86_64," in narrow

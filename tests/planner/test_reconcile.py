@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -72,13 +73,43 @@ def test_a_volume_is_compared_by_cost_and_traffic_of_a_machine_is_apart() -> Non
     assert (dict(found.traffic), found.agreed, dict(found.there)) == ({"USD": D(9)}, 1, {"USD": D("6.6")})
 
 
+@pytest.mark.parametrize(
+    ("there", "addresses", "kinds"),
+    [
+        ({"i-1": ProviderUse("USD", D("3.60"), D(1))}, {}, []),
+        ({"i-1": ProviderUse("USD", D("3.20"), D(1))}, {}, ["price"]),
+        ({"i-1": ProviderUse("USD", D("3.20"), D(1)), "eni-1": ProviderUse("USD", D("0.3"), D(1), tagged=True)},
+         {"USD": (D("0.40"), D("0.3"))}, []),
+        ({"i-1": ProviderUse("USD", D("3.20"), D(1)), "eni-1": ProviderUse("USD", D("0.3"), D(1))},
+         {"USD": (D("0.40"), 0)}, ["not ours"]),
+        ({"i-1": ProviderUse("USD", D("3.60"), D(1)), "eni-1": ProviderUse("USD", D("0.3"), D(1), tagged=True)},
+         {"USD": (D("0.40"), D("0.3"))}, ["price"]),
+        ({"i-1": ProviderUse("", hours=D(1))}, {}, []),
+    ],
+)  # fmt: skip
+def test_an_address_is_in_the_machines_price_unless_it_is_billed_by_an_id_of_its_own(
+    there: dict[str, ProviderUse], addresses: dict[str, tuple[D, D]], kinds: list[str]
+) -> None:
+    found = reconcile({"i-1": replace(MINE, addresses=D("0.40"))}, there, D("0.01"))
+    assert (found.addresses, [one.kind.value for one in found.differences]) == (addresses, kinds)
+    assert dict(found.here) == {"USD": D("3.20") if addresses else D("3.60")}
+
+
 amounts = st.decimals(0, 1000, places=4)
 names = st.sampled_from(["a", "b", "c", "d"])
-own_uses = st.builds(OwnUse, names, st.just("USD"), amounts, st.integers(1, 10**6).map(D), st.booleans())
+own_uses = st.builds(
+    OwnUse,
+    names,
+    st.just("USD"),
+    amounts,
+    st.integers(1, 10**6).map(D),
+    st.booleans(),
+    st.sampled_from([D(0), D("0.01")]),
+)
 there_uses = st.builds(ProviderUse, st.just("USD"), amounts, amounts, amounts, st.booleans())
 
 
-@given(st.dictionaries(names, own_uses), st.dictionaries(names, there_uses))
+@given(st.dictionaries(names, own_uses), st.dictionaries(names | st.just("eni-1"), there_uses))
 def test_differences_add_up_to_the_difference_of_the_totals(
     own: dict[str, OwnUse], there: dict[str, ProviderUse]
 ) -> None:

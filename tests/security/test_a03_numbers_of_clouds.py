@@ -34,6 +34,8 @@ def test_times(number: float) -> None:
 def test_prices(price: str) -> None:
     with pytest.raises(ValueError, match="cannot be"):
         Offer("sky", "r", "z", "t", False, Shape(1, 1), Decimal(price))
+    with pytest.raises(ValueError, match="cannot be"):
+        Offer("sky", "r", "z", "t", False, Shape(1, 1), Decimal(1), address_price=Decimal(price))
 
 
 @pytest.mark.parametrize(

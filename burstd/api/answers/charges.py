@@ -26,6 +26,8 @@ class ChargedView(AnswerView):
     spot: bool
     price: Money | None
     """For an hour. None: burstd knows it no more."""
+    address_price: Decimal = Decimal(0)
+    """Of ``price``, what is for the machine's public address."""
 
 
 class ChargeView(AnswerView):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import TYPE_CHECKING, Self
 
 from burstd.api.answers.base import AnswerView, Money, OptionalTime, ReachabilityView, Time, current_user
@@ -62,6 +63,8 @@ class OfferView(AnswerView):
     price_source: str
     price_at: OptionalTime
     """When the price was learned."""
+    address_price: Decimal = Decimal(0)
+    """Of ``price_per_hour``, what is for the machine's public address."""
     pools: list[str]
     """Pools that can use it, now or when what ``refused`` says of them, or ``breakers``, is over."""
     refused: dict[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -119,16 +120,19 @@ def _charge_view(line: ChargeLine) -> ChargeView:
 def _charged_view(line: ChargeLine) -> ChargedView:
     resource_id = name = region = zone = sku = ""
     price: Money | None = None
+    address_price = Decimal(0)
     spot = False
     match line.thing:
         case Claim() as claim:
             offer = claim.offer
             resource_id, name, sku, spot = claim.instance_id, claim.slot, offer.instance_type, offer.spot
             region, zone, price = offer.region, offer.zone, Money(amount=offer.price, currency=offer.currency)
+            address_price = offer.address_price
         case Volume() as volume:
             resource_id, name, region, zone = volume.disk_id, volume.name, volume.region, volume.zone
             price = Money(amount=volume.price, currency=volume.currency)
     return ChargedView(
         id=line.id, volume=isinstance(line.thing, Volume), resource_id=resource_id, name=name,
         provider=line.provider, region=region, zone=zone, sku=sku, spot=spot, price=price,
+        address_price=address_price,
     )  # fmt: skip

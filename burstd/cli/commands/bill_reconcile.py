@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -88,7 +89,13 @@ def _own_uses(
                 continue
             key, seconds = thing.resource_id or thing.id, Decimal(f"{charge.machine_s:.3f}")
             old = found.get(key) or OwnUse(thing.name, charge.currency, Decimal(0), Decimal(0), not thing.volume)
-            found[key] = OwnUse(old.name, charge.currency, old.cost + charge.cost, old.seconds + seconds, old.timed)
+            of_price = thing.address_price / thing.price.amount if thing.price and thing.address_price else Decimal(0)
+            found[key] = replace(
+                old,
+                cost=old.cost + charge.cost,
+                seconds=old.seconds + seconds,
+                addresses=old.addresses + charge.cost * of_price,
+            )
 
     for page in charge_pages(burstd, {"since": since, "until": until}):
         add(page, ("",))
@@ -128,8 +135,12 @@ def _print(out: ConsoleOutput, title: str, export: ProviderExport, found: Reconc
 
 def _apart(export: ProviderExport, found: Reconciliation) -> list[tuple[str, str]]:
     some = [(sort, _sums({currency: amount})) for (sort, currency), amount in sorted(export.apart.items())]
-    ours = {"traffic and the like of machines": found.traffic, "disks and addresses of machines": found.parts}
-    return [*some, *((sort, _sums(amounts)) for sort, amounts in ours.items() if amounts)]
+    ours = {"traffic and the like of machines": found.traffic, "disks of machines": found.disks}
+    some += [(sort, _sums(amounts)) for sort, amounts in ours.items() if amounts]
+    if found.addresses:
+        here, there = ({currency: both[n] for currency, both in found.addresses.items()} for n in (0, 1))
+        some.append(("addresses of machines", f"{_sums(there)}, burstd {_sums(here)}"))
+    return some
 
 
 def _sums(amounts: Mapping[str, Decimal]) -> str:
@@ -145,7 +156,11 @@ def _answer(month: str, provider: str, export: ProviderExport, found: Reconcilia
         "here": {currency: str(amount) for currency, amount in found.here.items()},
         "there": {currency: f"{amount:.6f}" for currency, amount in found.there.items()},
         "traffic": {currency: f"{amount:.6f}" for currency, amount in found.traffic.items()},
-        "disks_and_addresses": {currency: f"{amount:.6f}" for currency, amount in found.parts.items()},
+        "disks": {currency: f"{amount:.6f}" for currency, amount in found.disks.items()},
+        "addresses": {
+            currency: {"here": f"{here:.6f}", "there": f"{there:.6f}"}
+            for currency, (here, there) in found.addresses.items()
+        },
         "apart": [
             {"sort": sort, "amount": f"{amount:.6f}", "currency": currency}
             for (sort, currency), amount in sorted(export.apart.items())

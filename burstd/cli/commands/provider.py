@@ -231,7 +231,8 @@ def _gpus_text(offer: OfferView) -> str:
 
 def _price_source_text(offer: OfferView, now: datetime) -> str:
     learned = f", {ago(offer.price_at, now)}" if offer.price_at else ""
-    return f"{offer.price_source}{learned}"
+    address = f", {offer.address_price:f} of it for its address" if offer.address_price else ""
+    return f"{offer.price_source}{learned}{address}"
 
 
 def _availability_text(offer: OfferView, now: datetime) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 
@@ -13,7 +13,7 @@ _SECOND = Decimal(1)
 _MILLISECOND = Decimal("0.001")
 _HOUR_S = 3600
 _MINUTE_S = 60
-_PART = re.compile(r"(?:vol|eni)-[0-9a-f]+")
+_DISK, _ADDRESS = re.compile(r"vol-[0-9a-f]+"), re.compile(r"eni-[0-9a-f]+")
 """AWS bills the root disk and the public address of a machine by ids of their own; they bear its tags."""
 
 
@@ -42,6 +42,8 @@ class OwnUse:
     seconds: Decimal
     timed: bool = True
     """It is paid for by time alone: a machine."""
+    addresses: Decimal = Decimal(0)
+    """Of ``cost``, for its public address."""
 
 
 @dataclass(slots=True)
@@ -84,8 +86,11 @@ class Reconciliation:
     """What the provider charged for the same, and for what bears burstd's tag."""
     traffic: Mapping[str, Decimal]
     """What it charged for machines beside their time, by currency."""
-    parts: Mapping[str, Decimal]
-    """What it charged for disks and network interfaces that bear burstd's tag and have no charge of their own."""
+    disks: Mapping[str, Decimal]
+    """What it charged for disks that bear burstd's tag and have no charge of their own."""
+    addresses: Mapping[str, tuple[Decimal, Decimal]]
+    """Of public addresses, where they have ids of their own: what burstd charged, what the provider did for those with
+    burstd's tag. They are in none of the other sums."""
     agreed: int
     """Resources on which both agree."""
     differences: tuple[ResourceDifference, ...]
@@ -101,10 +106,16 @@ def reconcile(own: Mapping[str, OwnUse], there: Mapping[str, ProviderUse], toler
 
     A difference in cost is split into one of time, at burstd's price, and one of price, for the provider's time.
     """
-    here_sums, there_sums, traffic, parts = (defaultdict[str, Decimal](Decimal) for _ in range(4))
+    here_sums, there_sums, traffic, disks = (defaultdict[str, Decimal](Decimal) for _ in range(4))
+    addresses: defaultdict[str, list[Decimal]] = defaultdict(lambda: [Decimal(0), Decimal(0)])
+    addresses_apart = any(map(_ADDRESS.fullmatch, there))
     found: list[ResourceDifference] = []
     agreed = 0
-    for resource, mine in own.items():
+    for resource, charged in own.items():
+        mine = charged
+        if addresses_apart and charged.addresses:
+            addresses[charged.currency][0] += charged.addresses
+            mine = replace(charged, cost=charged.cost - charged.addresses)
         here_sums[mine.currency] += mine.cost
         use = there.get(resource)
         if use is None:
@@ -119,15 +130,18 @@ def reconcile(own: Mapping[str, OwnUse], there: Mapping[str, ProviderUse], toler
         agreed += not some
         found += some
     for resource, use in there.items():
-        if resource not in own and use.tagged and _PART.fullmatch(resource):
-            parts[use.currency] += use.cost + use.other_cost
+        if resource not in own and use.tagged and _DISK.fullmatch(resource):
+            disks[use.currency] += use.cost + use.other_cost
+        elif resource not in own and use.tagged and _ADDRESS.fullmatch(resource):
+            addresses[use.currency][1] += use.cost + use.other_cost
         elif resource not in own and (use.cost or use.other_cost or use.hours):
             kind = Difference.NOT_HERE if use.tagged else Difference.NOT_OURS
             found.append(_one_sided(resource, "", kind, use.cost + use.other_cost, use.currency, use.hours))
             if use.tagged:
                 there_sums[use.currency] += use.cost + use.other_cost
     found.sort(key=lambda one: (-abs(one.amount), one.resource, one.kind))
-    return Reconciliation(here_sums, there_sums, traffic, parts, agreed, tuple(found))
+    both = {currency: (here, there) for currency, (here, there) in addresses.items()}
+    return Reconciliation(here_sums, there_sums, traffic, disks, both, agreed, tuple(found))
 
 
 def _cost_there(mine: OwnUse, use: ProviderUse) -> Decimal:

@@ -72,6 +72,8 @@ class Offer:
     """Where the price comes from: ``settings``, ``price list``, ``spot history`` ..."""
     price_at: float = field(default=0.0, compare=False)
     """When the price was learned, in seconds since 1970; 0: not known."""
+    address_price: Decimal = field(default=Decimal(0), compare=False)
+    """Of ``price``, what is for the machine's public address."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a name, price or size that cannot be; times are brought within their bounds."""
@@ -79,6 +81,9 @@ class Offer:
             valid_name(getattr(self, what), f"the {what} of an offer")
         if not (self.price.is_finite() and 0 <= self.price <= MAX_PRICE):
             raise ValueError(f"{self.id}: a price of {str(self.price)[:40]} for an hour cannot be")
+        if not (self.address_price.is_finite() and 0 <= self.address_price <= self.price):
+            part = str(self.address_price)[:40]
+            raise ValueError(f"{self.id}: of a price of {self.price} for an hour an address cannot be {part}")
         sizes = [(self.shape.cpus, MAX_CPUS), (self.shape.memory_mib, MAX_MEMORY_MIB)]
         sizes += [(gres.count, MAX_GRES) for gres in self.shape.gres]
         if any(not 0 <= size <= most for size, most in sizes):

@@ -156,10 +156,12 @@ class AwsCatalog:
         grouped = self._settings.placement_groups and kind.cluster_groups
         reserved = not ware.spot and self.reservation(kind.name, ware.zone) is not None
         placement = "placement-group" if grouped and not reserved else ""
+        address = self._settings.address_price
         return Offer(
             provider=self._name, region=self._settings.region, zone=ware.zone, instance_type=kind.name, spot=ware.spot,
             shape=Shape(kind.vcpus, int(kind.memory_mib * self._settings.usable_memory), gres),
-            price=price.amount, currency=self._settings.currency, price_source=price.source, price_at=price.at,
+            price=price.amount + address, currency=self._settings.currency, price_source=price.source,
+            price_at=price.at, address_price=address,
             hardware=Hardware(kind.architecture, kind.gpu_memory_mib, kind.local_disk_gib, fabric, placement),
         )  # fmt: skip
 

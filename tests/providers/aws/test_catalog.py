@@ -191,6 +191,29 @@ def test_the_price_has_its_source(shelf: TestedCatalog) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "address"),
+    [
+        ({}, "0"),
+        ({"address_hour": "0.004"}, "0"),
+        ({"public_address": True}, "0.005"),
+        ({"public_address": True, "address_hour": "0.004"}, "0.004"),
+        ({"public_address": True, "address_hour": "0.03", "currency": "CNY"}, "0.03"),
+    ],
+)
+def test_a_public_address_is_in_the_price(shelf: TestedCatalog, more: dict[str, Any], address: str) -> None:
+    catalog, _ = shelf("c5.large", **more)
+    prices = {offer.spot: (offer.price, offer.address_price) for offer in catalog.offers()}
+    assert prices == {
+        spot: (Decimal(price) + Decimal(address), Decimal(address)) for spot, price in ((False, "1"), (True, "0.25"))
+    }
+
+
+def test_what_an_address_costs_in_another_currency_is_to_be_said() -> None:
+    with pytest.raises(ValueError, match="public_address needs address_hour"):
+        settings(public_address=True, currency="CNY")
+
+
+@pytest.mark.parametrize(
     ("more", "remedy"),
     [
         ({"instance_types": ["q1.large"]}, "no instance type like q1.large"),

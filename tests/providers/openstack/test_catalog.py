@@ -41,6 +41,13 @@ def test_an_offer_says_what_a_job_finds() -> None:
     assert (offer.price, offer.currency, offer.price_source) == (Decimal("2.5"), "CHF", "settings")
 
 
+def test_a_floating_ip_is_in_the_price() -> None:
+    (offer,) = Site(floating_network="out", address_hour="0.004", prices={"gpu": "2.5"}).catalog.offers()
+    assert (offer.price, offer.address_price) == (Decimal("2.504"), Decimal("0.004"))
+    with pytest.raises(ValueError, match="address_hour needs floating_network"):
+        Site(address_hour="0.004")
+
+
 @pytest.mark.parametrize(
     ("policy", "binding"),
     [("affinity", "server-group"), ("soft-affinity", "server-group"), ("soft-anti-affinity", ""), ("", "")],
