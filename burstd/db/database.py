@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, and_, create_engine, event, make_url, text
+from sqlalchemy import URL, ColumnElement, Connection, Engine, and_, create_engine, event, make_url, or_, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, PendingRollbackError
 from sqlalchemy.pool import StaticPool
 from sqlmodel import Session
@@ -373,6 +373,11 @@ def lock_database_file(path: Path) -> int:
 def has_prefix(column: ColumnElement[Any], prefix: str) -> ColumnElement[bool]:
     """A prefix as a range: uses the index, and needs no escaping."""
     return and_(column >= prefix, column < prefix[:-1] + chr(ord(prefix[-1]) + 1))
+
+
+def job_or_part(column: ColumnElement[Any], job: str) -> ColumnElement[bool]:
+    """Whether it names the job, a task of this array or a component of this het job."""
+    return or_(column == job, *(has_prefix(column, f"{job}{mark}") for mark in "_+"))
 
 
 def chunks(values: Sequence[T], size: int = 500) -> Iterator[Sequence[T]]:

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from sqlalchemy import ColumnElement, RowMapping, Select, Text, and_, bindparam, func, or_, select, type_coerce
 
 from burstd.db.codec import request_from_text, value_from_row
-from burstd.db.database import Database, chunks, database_url, has_prefix, in_memory, is_sqlite
+from burstd.db.database import Database, chunks, database_url, has_prefix, in_memory, is_sqlite, job_or_part
 from burstd.db.errors import StoreUnavailable
 from burstd.db.migrate import schema_is_current
 from burstd.db.repositories import (
@@ -577,8 +577,7 @@ class StoreReader:
         """
         found: defaultdict[str, int] = defaultdict(int)
         # Of an array task not what the whole array is charged.
-        mine = or_(CHARGE.c.job == job, *(has_prefix(CHARGE.c.job, f"{job}{mark}") for mark in "_+"))
-        sums = select(CHARGE.c.currency, func.sum(CHARGE.c.amount)).where(mine)
+        sums = select(CHARGE.c.currency, func.sum(CHARGE.c.amount)).where(job_or_part(CHARGE.c.job, job))
         sums = sums.where(CHARGE.c.user == user) if user else sums
         of = [
             select(table.c.claim_id).where(_job_matches(table.c.job, job)) for table in (CLAIM_RUN, CLAIM_JOB)
@@ -594,6 +593,12 @@ class StoreReader:
                 same = charge.payer.job == job or charge.payer.job.startswith((f"{job}_", f"{job}+"))
                 if same and user in ("", charge.payer.user):
                     found[claim.offer.currency] += charge.amount
+        return {currency: amount * MICRO for currency, amount in found.items() if amount}
+
+    def job_site_cost(self, job: str, user: str = "") -> Mapping[str, Decimal]:
+        """What a job has cost so far on nodes of the site, as ``job_cost``, which has none of it."""
+        with self._database.reading() as connection:
+            found = site_runs.job_cost(connection, job, self._clock.now(), user)
         return {currency: amount * MICRO for currency, amount in found.items() if amount}
 
     def closed_months(self) -> tuple[ClosedMonth, ...]:

@@ -11,11 +11,11 @@ from burstd.web import static_files
 from burstd.web.forms import FormTokens
 from burstd.web.middleware import CompressionMiddleware, PageMiddleware
 from burstd.web.minute_cache import MinuteCache
-from burstd.web.pages import acts, clouds, costs, history, jobs, nodes, now, policies, projects, queue
+from burstd.web.pages import acts, clouds, compare, costs, history, jobs, nodes, now, policies, projects, queue
 from burstd.web.rendering import PageRenderer, PageUnchanged, unchanged_response
 
-PAGES = (now, queue, nodes, jobs, projects, costs, history, policies, clouds, acts)
-"""The modules of the pages, each with a router."""
+PAGES = (now, queue, nodes, jobs, projects, compare, costs, history, policies, clouds, acts)
+"""The modules of the pages, each with a router; ``compare`` before ``costs``, whose files have any other name."""
 
 
 def install_pages(app: FastAPI) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from burstd.api.answers import text
+from burstd.api.answers import compare_text, text
 
 _CLASSES = {
     "good": {"in_service", "ready", "running", "covered", "idle", "mixed", "allocated", "ok", "staged", "delivered"},
@@ -61,5 +61,11 @@ PAGE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "elapsed": text.elapsed_text,
     "bill_parts": text.bill_parts_text,
     "converted": text.converted_text,
+    "site_cost": text.site_cost_text,
     "forecast": text.forecast_text,
+    "whose": compare_text.whose_text,
+    "percent": compare_text.percent_text,
+    "break_even": compare_text.break_even_text,
+    "likeness": compare_text.likeness_text,
+    "record_begin": compare_text.record_text,
 }

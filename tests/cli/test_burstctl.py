@@ -125,6 +125,7 @@ def test_json_is_the_answer_itself(run: Run, control: Path, words: str, path: st
         ("node show c-gpu7", "terminating > gone"),
         ("job list --waiting", "104 (x3)"),
         ("job show 90", "Job 90 has left the queue.\n  How it ended: sacct -j 90\n"),
+        ("job show 90", "On nodes of the site it cost 1.00 EUR by [site.cost], no part of the bill."),
         ("job show 101", "MACHINE COST"),
         ("job show 101", "Used: gpu1 sent no figures so far"),
         ("explain 104", "3.06 EUR/h  chosen"),

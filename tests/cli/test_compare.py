@@ -5,70 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from burstd.db import Store, StoreReader
-from burstd.domain.billing.site_cost import HourCost, NodeGroup, SiteCosts
-from burstd.domain.billing.site_runs import SiteRun
-from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun, Payer
-from burstd.domain.slurm.job_history import EndedJob
-from burstd.domain.slurm.node import Node
-from burstd.domain.snapshot import SlurmView
-from tests.api.fake_backend import PLAN, FakeBackend, serving_api
-from tests.api.world import NOW, SNAPSHOT, FixedClock
+from burstd.domain.billing.site_cost import SiteCosts
+from tests.api.compared_jobs import serving_compared_jobs
+from tests.api.fake_backend import FakeBackend
 from tests.cli.conftest import NOBODY, Run, as_user
-from tests.db.samples import OFFER, ManualClock, planned
-from tests.db.test_money import begin, end
 
 DOCS = (Path(__file__).parents[2] / "docs/money.md").read_text(encoding="utf-8")
-GPU = NodeGroup("gpu", ("own[0-9]*",), HourCost("EUR", Decimal("2.45"), Decimal("0.15")))
-MIDNIGHT = NOW // DAY_S * DAY_S
-BEGUN = MIDNIGHT - DAY_S
-"""Four nodes, a half of which is used since then."""
-
-
-def ran(job: str, wait_s: float, run_s: float, *, burst: bool, begun: float = MIDNIGHT) -> EndedJob:
-    start = begun + wait_s
-    return EndedJob(
-        job, "ada", "atlas", "train.sh", ("p",), 1, 16, 0, 0.0, begun, start, start + run_s, burst, submitted=begun
-    )
 
 
 @pytest.fixture
-def socket(tmp_path: Path) -> Iterator[tuple[FakeBackend, Path]]:
-    """Job 17 ran here for two hours, 18 and 19 there."""
-    clock = ManualClock(MIDNIGHT)
-    with Store.open(tmp_path / "burstd.db", clock) as store:
-        jobs = [
-            ran("17", 11_400, 7200, burst=False),
-            ran("18", 240, 5400, burst=True),
-            ran("19", 360, 6000, burst=True),
-        ]
-        store.record_ended_jobs(jobs)
-        for job, price in zip(jobs[1:], ("4.00", "3.84"), strict=True):
-            clock.time = job.started
-            claim = planned(f"c{job.id}", jobs=(), users=(), offer=replace(OFFER, price=Decimal(price)), at=job.started)
-            begin(store, claim, boot_s=0, clock=clock)
-            payer = Payer(job.id, "ada", "atlas", "p")
-            store.save_runs([ClaimRun(claim.id, payer, job.started, WHOLE, job.ended)])
-            clock.time = job.ended
-            end(store, claim.id, clock)
-        full = Decimal("2.60")
-        store.save_site_runs((), [
-            SiteRun("gpu", Payer("17", "ada", "atlas", "p"), 1, jobs[0].started, WHOLE, full, "EUR", jobs[0].ended),
-            SiteRun("gpu", Payer("1", "bob", "belle", "p"), 1, BEGUN, 2 * WHOLE, 2 * full, "EUR", NOW - 3600),
-        ])  # fmt: skip
-    slurm = SNAPSHOT.slurm
-    assert isinstance(slurm, SlurmView)
-    nodes = {name: Node(name, "IDLE", partitions=("p",), cpus=16) for name in ("own1", "own2", "own3", "own4")}
-    with StoreReader.open(store.location, FixedClock()) as reader, serving_api(reader) as (backend, path):
-        backend.loop = (replace(SNAPSHOT, slurm=replace(slurm, nodes={**slurm.nodes, **nodes})), PLAN)
-        backend.site_costs = lambda: SiteCosts((GPU,))
-        yield backend, path
+def socket() -> Iterator[tuple[FakeBackend, Path]]:
+    with serving_compared_jobs() as served:
+        yield served
 
 
 def test_the_example_of_the_docs(run: Run, socket: tuple[FakeBackend, Path]) -> None:

@@ -16,6 +16,7 @@ from burstd.db import StoreReader
 from burstd.domain.snapshot import SlurmView
 from burstd.planner.decide import decide
 from burstd.planner.timeouts import Tuning
+from tests.api.compared_jobs import compared_jobs, give_nodes
 from tests.api.conftest import NOBODY
 from tests.api.fake_backend import FakeBackend
 from tests.api.world import JOBS, SNAPSHOT
@@ -83,6 +84,18 @@ def test_pages_can_be_read_and_fit(chromium: Browser, site: tuple[FakeBackend, s
             assert page.evaluate(CONTRAST, 4.5) == [], path
             width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert width <= 0, path
+
+
+def test_a_comparison_can_be_read_and_fits(chromium: Browser) -> None:
+    with compared_jobs() as record, serving(backend := FakeBackend(record)) as port:
+        options = {**VIEWS["narrow"], "color_scheme": "dark"}
+        with window(chromium, (backend, f"http://127.0.0.1:{port}"), **options) as page:
+            give_nodes(backend)
+            page.goto("/jobs/17")
+            page.get_by_role("link", name="Here beside there").click()
+            expect(page.get_by_role("meter")).to_have_count(2)
+            assert page.evaluate(CONTRAST, 4.5) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= VIEWS["narrow"]["viewport"]["width"]
 
 
 def test_a_page_is_printed_dark_on_white_and_without_what_is_for_a_screen(

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("backend")
 
 PAGES = (
     "/", "/queue", "/queue?state=all", "/nodes", "/nodes?state=all", "/gpus?state=all", "/nodes/gpu1", "/nodes/gpu8",
-    "/nodes/c-gpu7", "/jobs/101", "/projects", "/costs", "/costs?group=job",
+    "/nodes/c-gpu7", "/jobs/101", "/projects", "/costs", "/costs?group=job", "/costs/compare",
     "/history", "/policies", "/clouds", "/clouds/sandbox",
 )  # fmt: skip
 

@@ -45,6 +45,7 @@ ADDRESSES = {
     "/projects": ["/projects"],
     "/projects/{name}": ["/projects/a"],
     "/costs": ["/costs", "/costs?group=job", "/costs?group=claim", "/costs?group=account", "/costs?group=pool"],
+    "/costs/compare": ["/costs/compare", f"/costs/compare?job={LEFT}", f"/costs/compare?user={OTHER_USER}"],
     "/costs/{name}": ["/costs/bill.csv?group=claim", "/costs/site.csv", "/costs/focus.csv", "/costs/bill.html"],
     "/history": ["/history?span=week"],
     "/policies": ["/policies"],

@@ -71,6 +71,8 @@ class JobDetailView(AnswerView):
     """Claims made for it, then others that it ran on; past ones included, newest first."""
     cost: list[Money] = []
     """What its machines have cost so far; of those that were made for several jobs its part of the bill."""
+    site_cost: list[Money] = []
+    """What it has cost so far on nodes of the site, by [site.cost]; no part of ``cost``."""
     end: JobEndView | None = None
     """None: it has not ended, or slurmctld has forgotten how; then Slurm's accounting may know (sacct)."""
     use: JobUseView | None = None

@@ -44,6 +44,11 @@ def money_sums_text(amounts: Sequence[Money], places: int = 2) -> str:
     return " + ".join(money_text(a, places) for a in amounts) or "0"
 
 
+def site_cost_text(amounts: Sequence[Money]) -> str:
+    """Of nodes of the site: ``1.30 EUR by [site.cost], no part of the bill``."""
+    return f"{money_sums_text(amounts)} by [site.cost], no part of the bill"
+
+
 def converted_text(converted: ConvertedTotalView) -> str:
     """A sum over currencies: ``12.30 EUR in all at rates of 2026-11-01 (1 USD = 0.86 EUR)``."""
     total, rates = converted.total, converted.rates.items()

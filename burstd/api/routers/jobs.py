@@ -191,7 +191,7 @@ def get_jobs(
 def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailView:
     """One job, with what was decided about it and the claims made for it."""
     queue, job, claims = require_visible_job(job_id, caller, backend)
-    now, reader = backend.now(), backend.reader
+    now, reader, user = backend.now(), backend.reader, "" if caller.admin else caller.user
     views = NodeViews(queue.snapshot, queue.plan, caller, now)
     remarks = reader.remarks(f"job:{job.id if job is not None else job_id}")
     said = _past_remark_views(queue, remarks) if job is None else _remark_views(queue.remarks_on(job), remarks)
@@ -205,13 +205,16 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
             views.claim_view(claim, in_slurm=claim.state != "gone")
             for claim in (*claims, *_other_machines(job_id, claims, caller, backend))
         ],
-        cost=sum_by_currency(
-            (cost, currency) for currency, cost in reader.job_cost(job_id, "" if caller.admin else caller.user).items()
-        ),
+        cost=_sums(reader.job_cost(job_id, user)),
+        site_cost=_sums(reader.job_site_cost(job_id, user)),
         end=_end(queue.find_ended_job(job_id)) if job is None else None,
         no_use=_no_use(queue, job, backend),
         measured_parts=[part for part, user in reader.job_use_parts(job_id) if caller.can_see_user(user)],
     )
+
+
+def _sums(costs: Mapping[str, Decimal]) -> list[Money]:
+    return sum_by_currency((cost, currency) for currency, cost in costs.items())
 
 
 def _end(ended: Job | None) -> JobEndView | None:
@@ -328,7 +331,8 @@ def require_visible_job(
     claims = backend.reader.find_claims(job=job_id)
     ended = queue.find_ended_job(job_id) if job is None else None
     known = job is not None or ended is not None or bool(claims) or bool(backend.reader.events(job=job_id, limit=1))
-    if not known and backend.reader.job_use_owner(job_id) is None:
+    reader = backend.reader
+    if not known and reader.job_use_owner(job_id) is None and reader.last_run(job_id) is None:
         require_slurm(queue.snapshot)
         raise ApiError(404, f"Job {job_id} is neither in the queue nor on burstd's record.")
     if job is not None:
@@ -343,12 +347,14 @@ def require_visible_job(
 
 def _owned_past_job(job_id: str, caller: Caller, backend: Backend, claims: Sequence[Claim]) -> bool:
     """Whether a job that has left the queue was the caller's, as far as the record knows."""
-    return (
-        caller.admin
-        or any(caller.can_see_claim_for(c.users) for c in claims)
-        or backend.reader.job_owner(job_id) == caller.user
-        or backend.reader.job_use_owner(job_id) == caller.user
-    )
+    reader = backend.reader
+    if caller.admin or any(caller.can_see_claim_for(c.users) for c in claims):
+        return True
+    if reader.job_use_owner(job_id) == caller.user or (owner := reader.job_owner(job_id)) == caller.user:
+        return True
+    # Slurm gives ids again: where the log names somebody, what is said of the job may be of a later one.
+    run = reader.last_run(job_id)
+    return not owner and run is not None and run.user == caller.user
 
 
 def require_slurm(snapshot: Snapshot) -> None:

@@ -18,6 +18,7 @@ from burstd.api.answers.text import (
     money_text,
     plural,
     rough_duration_text,
+    site_cost_text,
 )
 from burstd.cli.commands.job_output import job_logs
 from burstd.cli.commands.job_shell import job_shell
@@ -117,6 +118,8 @@ def _print_job(out: ConsoleOutput, answer: JobDetailView) -> None:
             out.command(f"sacct -j {answer.id}", "  How it ended: ")
         if answer.cost:
             out.note(f"It cost {money_sums_text(answer.cost)}.")
+        if answer.site_cost:
+            out.note(f"On nodes of the site it cost {site_cost_text(answer.site_cost)}.")
     else:
         waits = f" for {duration_text(job.waiting_s)}" if job.waiting_s is not None else ""
         out.pairs([
@@ -128,6 +131,7 @@ def _print_job(out: ConsoleOutput, answer: JobDetailView) -> None:
             ("Slurm says", job.slurm_reason),
             ("nodes", abbreviated_list(job.nodes, 20)),
             ("cost so far", money_sums_text(answer.cost) if answer.cost else ""),
+            ("own nodes", site_cost_text(answer.site_cost) if answer.site_cost else ""),
         ])  # fmt: skip
     _print_remarks(out, answer)
     if answer.nodes:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select
 
-from burstd.db.database import chunks
+from burstd.db.database import chunks, job_or_part
 from burstd.db.repositories.bill import BillGrouping, dearest_first
 from burstd.db.tables import SITE_CHARGE, SITE_RUN
 from burstd.domain.billing.costs import MICRO
@@ -45,7 +45,7 @@ def save_site_runs(connection: Connection, begun: Sequence[SiteRun], ended: Sequ
         connection.execute(insert(SITE_CHARGE), rows)
 
 
-def open_site_runs(connection: Connection) -> list[SiteRun]:
+def open_site_runs(connection: Connection, *wanted: ColumnElement[bool]) -> list[SiteRun]:
     """Those that have not ended, as far as the record knows."""
     return [
         SiteRun(
@@ -57,7 +57,7 @@ def open_site_runs(connection: Connection) -> list[SiteRun]:
             row["price"],
             row["currency"],
         )
-        for row in connection.execute(select(SITE_RUN)).mappings()
+        for row in connection.execute(select(SITE_RUN).where(*wanted)).mappings()
     ]
 
 
@@ -126,6 +126,22 @@ def site_lines(
         *lines[:limit],
         *(_line("", currency, *others[currency]) for currency in sorted(others)),
     )
+
+
+def job_cost(connection: Connection, job: str, until: float, user: str = "") -> Mapping[str, int]:
+    """What a job has cost on nodes of the site by ``until``, by currency, in millionths.
+
+    ``123`` has its array tasks and components too. ``user``: only what he is charged, for Slurm gives ids again.
+    """
+    found: defaultdict[str, int] = defaultdict(int)
+    wanted = [job_or_part(SITE_CHARGE.c.job, job), *([SITE_CHARGE.c.user == user] if user else [])]
+    sums = select(SITE_CHARGE.c.currency, func.sum(SITE_CHARGE.c.amount)).where(*wanted)
+    for currency, amount in connection.execute(sums.group_by(SITE_CHARGE.c.currency)):
+        found[currency] += int(amount)
+    for run in open_site_runs(connection, job_or_part(SITE_RUN.c.job, job)):
+        if user in ("", run.payer.user):
+            found[run.currency] += sum(charge.amount for charge in site_charges(run, until))
+    return found
 
 
 def _line(key: str, currency: str, amount: int, milliseconds: int, others: int = 0) -> SiteLine:

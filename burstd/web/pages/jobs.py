@@ -28,6 +28,7 @@ def job_page(page: PageDep, job_id: str, *, what_if: Annotated[bool, Query()] = 
     page.precedence.wait()
     events = get_events(page.caller, page.backend, job=job_id, limit=MAX_EVENTS)
     page.precedence.wait()
+    user = "" if page.caller.admin else page.caller.user
     return page.render(
         "job.html",
         f"Job {job_id}",
@@ -37,6 +38,7 @@ def job_page(page: PageDep, job_id: str, *, what_if: Annotated[bool, Query()] = 
         use=_use(job_id, page),
         events=events.events,
         what_if=what_if,
+        on_record=detail.job is None and page.backend.reader.last_run(job_id, user) is not None,
         may_ask=detail.job is not None and detail.job.state == "PENDING",
     )
 
