@@ -180,6 +180,12 @@ class Database:
                 "Store is used by the thread that opened it, and by no other; another thread takes Store.reader()."
             )
 
+    def check_lock(self) -> None:
+        """Takes PostgreSQL's lock anew where the connection broke meanwhile. Raises StoreError where that cannot be."""
+        if not is_sqlite(self.url):
+            with self.reading():
+                pass  # a connection is tried before it is handed out
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A connection for one moment: the batch's, where there is one."""

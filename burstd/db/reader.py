@@ -80,6 +80,11 @@ _RECENT_LAUNCHES = (
     .where(CLAIM.c.launch_called >= bindparam("since"))
     .order_by(CLAIM.c.launch_called)
 )
+_PINS = select(SCALE_OVERRIDE).order_by(*SCALE_OVERRIDE.primary_key)
+_DRAINED_SLOTS = select(DRAINED_SLOT).order_by(DRAINED_SLOT.c.slot)
+_BREAKERS = select(BREAKER).order_by(*BREAKER.primary_key)
+_METADATA = select(METADATA.c.value).where(METADATA.c.key == bindparam("key"))
+_LAST_EVENT_SEQ = select(func.max(EVENT.c.seq))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +163,9 @@ class StoreReader:
     def _values(self, kind: type[T], query: Select[Any], values: Mapping[str, object] | None = None) -> tuple[T, ...]:
         return tuple(value_from_row(kind, row) for row in self._rows(query, values))
 
-    def _scalar(self, query: Select[Any]) -> Any:
+    def _scalar(self, query: Select[Any], values: Mapping[str, object] | None = None) -> Any:
         with self._database.reading() as connection:
-            return connection.execute(query).scalar()
+            return connection.execute(query, values).scalar()
 
     def claims(self) -> tuple[Claim, ...]:
         """All claims that are not GONE, oldest first."""
@@ -415,7 +420,7 @@ class StoreReader:
 
     def last_event_seq(self) -> int:
         """The number of the latest event; 0 where there is none."""
-        return int(self._scalar(select(func.max(EVENT.c.seq))) or 0)
+        return int(self._scalar(_LAST_EVENT_SEQ) or 0)
 
     def claim_events(self, claim_id: str) -> tuple[LoggedEvent, ...]:
         """Every event of one claim, oldest first."""
@@ -432,15 +437,15 @@ class StoreReader:
         return tuple(pin for pin in self._pins() if pin.until is None or pin.until > now)
 
     def _pins(self) -> tuple[Pin, ...]:
-        return self._values(Pin, select(SCALE_OVERRIDE).order_by(*SCALE_OVERRIDE.primary_key))
+        return self._values(Pin, _PINS)
 
     def drained_slots(self) -> tuple[DrainedSlot, ...]:
         """Slots that administrators hold."""
-        return self._values(DrainedSlot, select(DRAINED_SLOT).order_by(DRAINED_SLOT.c.slot))
+        return self._values(DrainedSlot, _DRAINED_SLOTS)
 
     def breakers(self) -> tuple[CircuitBreaker, ...]:
         """All breakers, also those whose time is over: their count of failures still matters."""
-        return self._values(CircuitBreaker, select(BREAKER).order_by(*BREAKER.primary_key))
+        return self._values(CircuitBreaker, _BREAKERS)
 
     def project_overrides(self) -> tuple[ProjectOverride, ...]:
         """What was made or changed by ``burstctl project``, by name; also what Slurm is still to lose."""
@@ -448,7 +453,7 @@ class StoreReader:
 
     def metadata(self, key: str) -> str:
         """A single word about the cluster; empty where it was never set."""
-        return self._scalar(select(METADATA.c.value).where(METADATA.c.key == key)) or ""
+        return self._scalar(_METADATA, {"key": key}) or ""
 
     def bills(
         self,

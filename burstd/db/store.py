@@ -64,7 +64,7 @@ from burstd.domain.plugins.provider import LaunchRequest
 from burstd.domain.project import ProjectOverride
 from burstd.domain.site_history import Figures, Part
 from burstd.domain.slurm.job_history import EndedJob
-from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin
+from burstd.domain.snapshot import CircuitBreaker, EndedClaim, Pin, RecentLaunch
 from burstd.domain.staging import StageState, Staging
 from burstd.domain.volume import Volume, VolumeState
 
@@ -124,6 +124,10 @@ class Store(StoreReader):
     def batch(self) -> AbstractContextManager[object]:
         """Makes one transaction of all changes inside it: all are kept or none; see ``Database.batch``."""
         return self._database.batch()
+
+    def check_lock(self) -> None:
+        """Raises StoreError where another burstd may have the database by now; each loop asks, as it reads nothing."""
+        self._database.check_lock()
 
     def _forget(self) -> None:
         self._ledger.forget()
@@ -372,6 +376,17 @@ class Store(StoreReader):
         self._gone = (since, [one for one in self._gone[1] if one.at >= since])
         return tuple(self._gone[1])
 
+    def recent_launches(self, since: float) -> tuple[RecentLaunch, ...]:
+        """Claims whose cloud was asked for a machine after ``since``, oldest first, each once."""
+
+        def read() -> tuple[float, tuple[RecentLaunch, ...]]:
+            return since, super(Store, self).recent_launches(since)
+
+        begun, launches = self._keep("recent launches", read)
+        if since < begun:
+            return super().recent_launches(since)
+        return launches if since == begun else tuple(one for one in launches if one.at >= since)
+
     def machine_outcomes(self) -> Mapping[MachineOutcome, int]:
         """How many of the machines on record came to each outcome; read once, then kept in memory."""
 
@@ -389,8 +404,12 @@ class Store(StoreReader):
 
     def spending(self) -> tuple[Spent, ...]:
         """Money spent, by payer and month; read once, then kept in memory."""
-        with self._database.reading() as connection:
-            return self._ledger.spending(connection)
+
+        def read() -> tuple[Spent, ...]:
+            with self._database.reading() as connection:
+                return self._ledger.spending(connection)
+
+        return self._keep("spending", read)
 
     def make_staging(self, staging: Staging, cause: str = "slurm") -> Staging:
         """Writes a new one, which is WAITING; returns it as it is on record.
@@ -599,8 +618,7 @@ class Store(StoreReader):
         their jobs after the job has left the queue.
         """
         now = self._clock.now()
-        with self._database.reading() as connection:
-            difference = self._remarks.difference(connection, remarks, now)
+        difference = self._remarks.difference(self._database.reading, remarks, now)
         if not difference.changed:
             return 0
         with self._database.writing() as session:

@@ -235,6 +235,7 @@ class Reconciler:
     def _step(self) -> float:
         try:
             changed = self._context.workers.run_callbacks(self._quarantine_queue)
+            self._store.check_lock()
             self._store.expire_scale_overrides()
             snapshot = self.observe()
             if self._staging is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, insert, select, update
 from sqlmodel import Session
 
 from burstd.db.codec import field_from_json, field_names, field_to_json, from_json, record_to_json, value_from_row
@@ -191,11 +192,17 @@ class JournaledRepository(Generic[V]):
 
 def select_journaled(connection: Connection, kind: JournaledKind[V], key: str, *, lock: bool = False) -> V:
     """One value, locked to the end of the transaction where the database can. Raises the kind's error."""
-    query = select(kind.table).where(kind.table.c[kind.key] == key)
-    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    row = connection.execute(_by_key(kind.table, kind.key, lock), {"key": key}).mappings().one_or_none()
     if row is None:
         raise kind.unknown(key)
     return value_from_row(kind.type, row)
+
+
+@cache
+def _by_key(table: Table, column: str, lock: bool) -> Select[Any]:
+    """Kept: SQLAlchemy takes longer to put it together than to run it."""
+    query = select(table).where(table.c[column] == bindparam("key"))
+    return query.with_for_update() if lock else query
 
 
 def _columns(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +48,13 @@ class RemarkLog:
         """What is kept in memory may not be in the database any more."""
         self._last = None
 
-    def difference(self, connection: Connection, remarks: Sequence[Remark], now: float) -> RemarkDifference:
+    def difference(
+        self, reading: Callable[[], AbstractContextManager[Connection]], remarks: Sequence[Remark], now: float
+    ) -> RemarkDifference:
         """How the remarks of one decision differ from the last ones, which are read where they are not in memory."""
         if self._last is None:
-            self._last = _last_remarks(connection)
+            with reading() as connection:
+                self._last = _last_remarks(connection)
         return _compare(remarks, self._last, now)
 
     def record(
