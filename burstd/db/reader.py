@@ -49,11 +49,11 @@ from burstd.db.tables import (
     USER_DATA,
     VOLUME,
 )
-from burstd.domain.billing.closing import ClosedMonth, MonthCharge
+from burstd.domain.billing.closing import RULE, ClosedMonth, MonthCharge
 from burstd.domain.billing.compare import PlacedRun
 from burstd.domain.billing.costs import MICRO, Spent
 from burstd.domain.billing.site_runs import SiteRun
-from burstd.domain.billing.use import DAY_S, ClaimRun, IdleMode
+from burstd.domain.billing.use import DAY_S, ClaimRun, IdleMode, Kind
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.job_use import JobUse
@@ -75,6 +75,7 @@ NODE_FAULT = "fault"
 
 # Each loop asks for them, and SQLAlchemy takes longer to put them together than to run them.
 _LIVE_CLAIMS = select(CLAIM).where(CLAIM.c.state != ClaimState.GONE).order_by(CLAIM.c.created, CLAIM.c.id)
+_LIVE_VOLUMES = select(VOLUME).where(VOLUME.c.state != VolumeState.GONE).order_by(VOLUME.c.created, VOLUME.c.id)
 _RECENT_LAUNCHES = (
     select(CLAIM.c.launch_called.label("at"), CLAIM.c.pool, CLAIM.c.provider, CLAIM.c.users)
     .where(CLAIM.c.launch_called >= bindparam("since"))
@@ -465,21 +466,19 @@ class StoreReader:
     ) -> dict[bill.BillGrouping, tuple[bill.BillLine, ...]]:
         """The bill, split in several ways, as of one moment."""
         found = {group: bill.Bill(group, since, until, user, limit) for group in groups}
-        lasting = or_(VOLUME.c.billed_until.is_(None), VOLUME.c.billed_until > since)
         with self._database.reading() as connection:
             live = [value_from_row(Claim, row) for row in connection.execute(_LIVE_CLAIMS).mappings()]
             known = charges.charges_so_far(connection, live, until, self.idle_mode)
+            volumes = [value_from_row(Volume, row) for row in connection.execute(_LIVE_VOLUMES).mappings()]
+            more_of_volumes = charges.volume_charges_so_far(connection, volumes, until)
             for one in found.values():
                 for claim in live:
                     frozen, more = known[claim.id]
                     one.add_live(claim, more, frozen)
+                for volume in volumes:
+                    one.add_live_volume(volume, more_of_volumes[volume.id])
                 one.add_closed(connection)
-            rows = connection.execute(select(VOLUME).where(VOLUME.c.billed_from < until, lasting)).mappings()
-            volumes = [value_from_row(Volume, row) for row in rows]
-        return {
-            group: (*one.lines(), *bill.volume_lines(volumes, group, since, until, user))
-            for group, one in found.items()
-        }
+        return {group: one.lines() for group, one in found.items()}
 
     def bill(
         self,
@@ -499,7 +498,8 @@ class StoreReader:
         """By currency and day (UTC, from that of ``since`` on), what machines cost by now, in millionths."""
         found: defaultdict[str, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
         now, by = self._clock.now(), (CHARGE.c.currency, CHARGE.c.day)
-        sums = select(*by, func.sum(CHARGE.c.amount)).where(CHARGE.c.day >= int(since // DAY_S)).group_by(*by)
+        wanted = (CHARGE.c.day >= int(since // DAY_S), CHARGE.c.kind != Kind.VOLUME)
+        sums = select(*by, func.sum(CHARGE.c.amount)).where(*wanted).group_by(*by)
         with self._database.reading() as connection:
             for currency, day, amount in connection.execute(sums):
                 found[currency][day] += int(amount)
@@ -611,10 +611,10 @@ class StoreReader:
         with self._database.reading() as connection:
             return tuple(closed_months.closed_months(connection))
 
-    def charges_of_days(self, days: range) -> Iterator[MonthCharge]:
-        """Those on record of these days (since 1970), in the order of ``month_file``; of a closed month all."""
+    def charges_of_days(self, days: range, rule: int = RULE) -> Iterator[MonthCharge]:
+        """Those on record of these days (since 1970) that were closed by ``rule``, in the order of ``month_file``."""
         with self._database.reading() as connection:
-            yield from closed_months.charges_of_days(connection, days)
+            yield from closed_months.charges_of_days(connection, days, rule)
 
     def awaited_claims(self) -> tuple[str, list[Claim]]:
         """The first month that is not closed, and the claims that it has to wait for."""

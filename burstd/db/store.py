@@ -70,6 +70,9 @@ from burstd.domain.volume import Volume, VolumeState
 
 T = TypeVar("T")
 
+_VOLUME_BILL = ("billed_from", "billed_until", "price")
+"""What its charges hang on."""
+
 
 def _no_user(_: str) -> str:
     return ""
@@ -356,14 +359,14 @@ class Store(StoreReader):
 
         Its charges stay as they are. Another may be due.
         """
-        live, now = self.claims(), self._clock.now()
+        live, volumes, now = self.claims(), self.volumes(), self._clock.now()
         with self._database.reading() as connection:
             month = closed_months.due_month(connection, live, now, after_s)
         if not month:
             return None
         with self._database.writing() as session:
             connection = session.connection()
-            closed = closed_months.close(connection, live, month, now, self.idle_mode)
+            closed = closed_months.close(connection, live, volumes, month, now, self.idle_mode)
             reason = f"{closed.charges} charges, sha256 {closed.sha256}"
             self._log(session, NewEvent(f"bill:{closed.month}", "open", "closed", reason, "timer"))
             return closed
@@ -505,10 +508,12 @@ class Store(StoreReader):
             return self._volumes.update(session, volume_id, reason, cause, fields)
 
     def _volumes_changed(self, session: Session, changes: Sequence[tuple[Volume | None, Volume]]) -> None:
-        """Books what has been settled."""
+        """Books what has been settled, and charges what has ended or costs something else."""
         for before, after in changes:
             if before is not None:
                 self._ledger.book_volume(session, before, after)
+                if any(getattr(before, name) != getattr(after, name) for name in _VOLUME_BILL):
+                    charges.charge_volume(session.connection(), after)
 
     def set_metadata(self, key: str, value: str, by: str = "burstd", *, logged: bool = True) -> None:
         """Sets a single word about the cluster; an empty value takes it away. ``logged`` False: without an event."""
@@ -702,14 +707,16 @@ class Store(StoreReader):
         """
         with self._database.writing() as session:
             volumes, connection = self.volumes(gone=True), session.connection()
-            corrected = closed_months.reopen(connection, true_time)
+            corrected = {*closed_months.reopen(connection, true_time)}
             changes = history.shift_late_times(session, true_time, ahead_s)
             for before, after in changes:
                 self._book_claim(session, before, after)
-            for claim_id in corrected:
-                self._charge(session, select_journaled(connection, CLAIMS, claim_id), booked=True)
             for former, shifted in zip(volumes, self.volumes(gone=True), strict=True):
                 self._ledger.book_volume(session, former, shifted)
+                if former != shifted or shifted.id in corrected:
+                    charges.charge_volume(connection, shifted)
+            for claim_id in corrected - {volume.id for volume in volumes}:
+                self._charge(session, select_journaled(connection, CLAIMS, claim_id), booked=True)
             self._forget()
             reason = f"times after the system's were {ahead_s:.0f} s ahead and are put right"
             self._log(session, NewEvent("daemon", "", "clock", reason, "clock"))

@@ -51,7 +51,7 @@ def test_what_is_printed_of_a_closed_month(run: Run, socket: Path, store: Store)
     assert len(run("bill", "--month", "2026-09", socket=socket).out.splitlines()) == 1
     found = run("bill", "verify", "2026-07", socket=socket)
     assert (found.code, found.out.splitlines()) == (
-        0, [f"{says}: 3 charges, 90.00 EUR, rule 1", "Its charges are as they were then."],
+        0, [f"{says}: 3 charges, 90.00 EUR, rule 2", "Its charges are as they were then."],
     )  # fmt: skip
     with ApiTestClient(socket) as client:
         assert "2026-07 closed on 21 Sep 2026" in client.text("/costs?since=2026-07-01&until=2026-07-31")

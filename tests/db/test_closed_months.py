@@ -15,17 +15,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event, text, update
+from sqlalchemy import delete, event, select, text, update
 
 from burstd.db import Cursor, Store
 from burstd.db.repositories.bill import BillGrouping
-from burstd.db.tables import CHARGE
-from burstd.domain.billing.closing import COLUMNS, ClosedMonth, close_month, days_of, month_file
-from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun
+from burstd.db.tables import CHARGE, CLOSED_MONTH
+from burstd.domain.billing.closing import COLUMNS, RULE, ClosedMonth, close_month, days_of, month_file
+from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun, Kind
 from burstd.domain.claim import ClaimState
+from burstd.domain.volume import VolumeState
 
 from .samples import ManualClock, planned
 from .test_money import ANN, BOB, CENTS, amount, begin, check, end
+from .test_volumes import PLANNED, created
 
 S = ClaimState
 
@@ -49,7 +51,8 @@ def file_of(store: Store, month: str) -> str:
 def check_unchanged(store: Store) -> None:
     """All closed months are as they were when they were closed."""
     for month in store.closed_months():
-        assert close_month(month.month, month.closed, store.charges_of_days(days_of(month.month))) == month
+        found = close_month(month.month, month.closed, store.charges_of_days(days_of(month.month), month.rule))
+        assert replace(found, rule=month.rule) == month
 
 
 def rows(store: Store, month: str) -> Counter[tuple[str, ...]]:
@@ -355,6 +358,92 @@ def test_a_charge_that_somebody_changed_shows(across: Store, clock: ManualClock)
         check_unchanged(across)
 
 
+def test_volumes_are_closed_with_the_month_and_corrected_as_machines_are(store: Store, clock: ManualClock) -> None:
+    """One that lives, and one that ended in October; both cost 0.001 a second."""
+
+    def volumes(since: float, until: float) -> Decimal:
+        return sum((line.cost for line in store.bill("user", since, until) if line.volumes), Decimal(0))
+
+    clock.time = at(10, 31, 23)
+    created(store, clock, price="3.60")
+    created(store, clock, replace(PLANNED, id="v2", name="v2"), price="3.60")
+    clock.time += 1000
+    store.transition_volume("v2", VolumeState.AVAILABLE, VolumeState.REMOVING, "given up")
+    store.transition_volume("v2", VolumeState.REMOVING, VolumeState.GONE, "not listed")
+    october = (at(10, 1), at(11, 1))
+    clock.time = at(11, 6)
+    before = store.bills(("user", "account", "provider", "job", "claim", "day"), *october)
+    [closed] = close_months(store)
+    assert store.bills(("user", "account", "provider", "job", "claim", "day"), *october) == before
+    assert closed.totals == {"EUR": Decimal("4.600000")}
+    assert closed.totals["EUR"] == volumes(*october)
+    assert rows(store, "2026-10") == {
+        ("volume", "", "ann", "3.600000", ""): 1, ("volume", "", "ann", "1.000000", ""): 1,
+    }  # fmt: skip
+    assert {line.claims for line in store.bill("user", *october)} == {2}
+    store.update_volume("v1", price=Decimal("7.20"))
+    store.update_volume("v2", billed_until=at(10, 31, 23) + 400)
+    for clock.time, cost in ((at(11, 7), "1036.800000"), (at(12, 6), "5184.000000")):
+        close_months(store)
+        until = min(clock.time, at(12, 1))
+        [line] = store.bill("user", at(11, 1), until)
+        assert {part.corrects: str(part.cost) for part in line.parts} == {"2026-10": "3.000000", "": cost}
+        lines, _ = store.charge_page(at(11, 1), until, Cursor(clock.time), 1000)
+        assert amount(lines) == line.cost
+        check_unchanged(store)
+    assert len(store.closed_months()) == 2
+    store.transition_volume("v1", VolumeState.AVAILABLE, VolumeState.REMOVING, "given up")
+    store.transition_volume("v1", VolumeState.REMOVING, VolumeState.GONE, "not listed")
+    whole = volumes(0.0, clock.time)
+    assert store.purge(clock.time + 1) == 0
+    assert store.volumes(gone=True) == ()
+    assert volumes(0.0, clock.time) == whole
+    lines, _ = store.charge_page(*october, Cursor(clock.time), 1000)
+    assert (amount(lines), {line.charge.kind for line in lines}) == (Decimal("4.6"), {Kind.VOLUME})
+    check_unchanged(store)
+
+
+def test_months_that_were_closed_without_volumes_keep_their_hash(place: str) -> None:
+    """The database of a burstd of before: volumes had no charges on record, and were in no closed month."""
+    clock = ManualClock(at(10, 31, 23))
+    with Store.open(place, clock) as store:
+        begin(store, planned(offer=CENTS), clock=clock)
+        end(store, "c1", clock)
+        created(store, clock, price="0.1370137")
+        created(store, clock, replace(PLANNED, id="v2", name="v2"), price="0.1370137")
+        clock.time = at(11, 3, 5) + 0.25
+        store.transition_volume("v2", VolumeState.AVAILABLE, VolumeState.REMOVING, "given up")
+        store.transition_volume("v2", VolumeState.REMOVING, VolumeState.GONE, "not listed")
+        clock.time = at(11, 6)
+        close_months(store)
+        bills = store.bills(("user", "account", "provider"), 0.0, clock.time)
+        former = close_month("2026-10", clock.time, store.charges_of_days(days_of("2026-10"), 1))
+        with store._database.engine.begin() as connection:
+            now = connection.execute(select(CHARGE).where(CHARGE.c.kind == Kind.VOLUME).order_by(CHARGE.c.day)).all()
+            connection.execute(delete(CHARGE).where(CHARGE.c.kind == Kind.VOLUME))
+            values = {"rule": 1, "charges": former.charges, "totals": former.totals, "sha256": former.sha256}
+            connection.execute(update(CLOSED_MONTH).values(values))
+            connection.execute(text("UPDATE alembic_version SET version_num = '0022'"))
+    with Store.open(place, clock) as store:
+        [month] = store.closed_months()
+        assert month == replace(former, rule=1)
+        assert close_month("2026-10", month.closed, store.charges_of_days(days_of("2026-10"), month.rule)) == former
+        assert {*connection_rows(store)} == {*map(tuple, now)}
+        assert store.bills(("user", "account", "provider"), 0.0, clock.time) == bills
+        store.update_volume("v1", billed_from=at(10, 31, 22))
+        assert [key for key in rows(store, "2026-11") if key[-1]] == [("volume", "", "ann", "0.140819", "2026-10")]
+        clock.time = at(12, 6)
+        [november] = close_months(store)
+        assert november.rule == RULE
+        check_unchanged(store)
+
+
+def connection_rows(store: Store) -> list[tuple[object, ...]]:
+    """All charges of volumes."""
+    with store._database.reading() as connection:
+        return [*map(tuple, connection.execute(select(CHARGE).where(CHARGE.c.kind == Kind.VOLUME)))]
+
+
 def _close_and_die(place: str, statement: int) -> None:
     clock = ManualClock(at(12, 6))
     store = Store.open(place, clock)
@@ -379,6 +468,11 @@ def test_killed_at_any_statement_of_a_closing_it_is_done_once_and_whole(tmp_path
         begin(store, planned(offer=CENTS), clock=clock)
         begin(store, planned("c2", "n2", offer=CENTS), clock=clock)
         end(store, "c2", clock)
+        created(store, clock, price="3.60")
+        created(store, clock, replace(PLANNED, id="v2", name="v2"), price="3.60")
+        store.transition_volume("v2", VolumeState.AVAILABLE, VolumeState.REMOVING, "given up")
+        clock.time += 1000
+        store.transition_volume("v2", VolumeState.REMOVING, VolumeState.GONE, "not listed")
     fork = multiprocessing.get_context("fork")
     statement, code, met = 0, None, set[int]()
     while code != 0:
@@ -394,5 +488,5 @@ def test_killed_at_any_statement_of_a_closing_it_is_done_once_and_whole(tmp_path
     assert met == {0, 1, 2}
     with Store.open(place, ManualClock(at(12, 6))) as store:
         assert [month.totals for month in store.closed_months()] == [
-            {"EUR": Decimal("3.700000")}, {"EUR": Decimal("2592.000000")},
+            {"EUR": Decimal("8.100000")}, {"EUR": Decimal("5184.000000")},
         ]  # fmt: skip

@@ -18,18 +18,26 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from burstd.db import Store
 from burstd.db.repositories.bill import BillGrouping
-from burstd.db.repositories.charges import charges_of, charges_so_far
+from burstd.db.repositories.charges import (
+    charges_of,
+    charges_so_far,
+    volume_charges_on_record,
+    volume_charges_so_far,
+)
 from burstd.domain.billing.closing import ClosedMonth, close_month, days_of
 from burstd.domain.billing.costs import MICRO, month_start, next_month
-from burstd.domain.billing.use import DAY_S, WHOLE, Charge, ClaimRun, IdleMode, day_text
+from burstd.domain.billing.use import DAY_S, WHOLE, Charge, ClaimRun, IdleMode, Kind, day_text
+from burstd.domain.billing.volumes import volume_charges
 from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.volume import VolumeState
 from tests.examples import examples
 
 from .samples import ManualClock, planned
 from .test_closed_months import WAIT_S, at
 from .test_money import ANN, BOB, CENTS, begin, charges, check, end
+from .test_volumes import PLANNED, created
 
-S = ClaimState
+S, V = ClaimState, VolumeState
 GROUPS: tuple[BillGrouping, ...] = ("pool", "user")
 slots, days, parts = st.integers(0, 2), st.floats(0, 40), st.floats(0, 1)
 
@@ -43,7 +51,9 @@ class Known:
     purged: Counter[str] = field(default_factory=Counter)
     """Cost of machines that are on record no longer, by month, in millionths."""
     outlived: Counter[str] = field(default_factory=Counter)
-    """Their charges that are still on record, by pool."""
+    """Their charges that are still on record, by pool, ..."""
+    outlived_volumes: int = 0
+    """... and those of volumes."""
 
 
 def month_sums(charges: Iterable[Charge]) -> Counter[str]:
@@ -75,7 +85,7 @@ class Months(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
-            if not self.known.purged:
+            if not self.known.purged and not self.store.volumes(gone=True) and not self.known.outlived_volumes:
                 check(self.store, self.store.find_claims(), self.clock.time)
             self.store.close()
 
@@ -135,12 +145,45 @@ class Months(RuleBasedStateMachine):
         self.clock.time = max(self.clock.time, month_start(next_month(month)) + WAIT_S)
         window = month_start(month), month_start(next_month(month))
 
-        def costs() -> list[dict[str, Decimal]]:
-            return [{line.key: line.cost for line in self.store.bill(group, *window) if line.cost} for group in GROUPS]
+        def costs() -> list[dict[tuple[str, bool], Decimal]]:
+            return [
+                {(line.key, line.volumes): line.cost for line in self.store.bill(group, *window) if line.cost}
+                for group in GROUPS
+            ]
 
         before = costs()
         if self.store.close_month(WAIT_S) and self.store.idle_mode is not IdleMode.BY_USE:
             assert costs() == before
+
+    @rule(passed=days)
+    def make_volume(self, passed: float) -> None:
+        self.known.number += 1
+        volume = replace(PLANNED, id=f"v{self.known.number}", name=f"v{self.known.number}")
+        made = created(self.store, self.clock, volume, price="0.0001370137", currency="USD")
+        self.clock.time += passed * DAY_S
+        self.store.update_volume(made.id, settled_until=self.clock.time)
+
+    @rule(which=st.integers(0, 3))
+    def end_volume(self, which: int) -> None:
+        if live := self.store.volumes():
+            volume_id = live[which % len(live)].id
+            self.store.transition_volume(volume_id, V.AVAILABLE, V.REMOVING, "given up")
+            self.clock.time += 30
+            self.store.transition_volume(volume_id, V.REMOVING, V.GONE, "not listed")
+
+    @rule(which=st.integers(0, 3), part=parts, what=st.sampled_from(["billed_from", "billed_until", "price"]))
+    def late_word_on_volume(self, which: int, part: float, what: str) -> None:
+        if not (volumes := self.store.volumes(gone=True)):
+            return
+        volume = volumes[which % len(volumes)]
+        assert volume.billed_from is not None
+        length = (self.clock.time if volume.billed_until is None else volume.billed_until) - volume.billed_from
+        if what == "price":
+            self.store.update_volume(volume.id, price=Decimal(f"{part:.10f}"))
+        elif what == "billed_from":
+            self.store.update_volume(volume.id, billed_from=volume.billed_from + length * part / 3 - 3 * DAY_S)
+        elif volume.billed_until is not None:
+            self.store.update_volume(volume.id, billed_until=volume.billed_from + length * part)
 
     @rule(which=st.integers(0, 9), part=parts, begins=st.booleans())
     def late_word(self, which: int, part: float, begins: bool) -> None:
@@ -167,9 +210,13 @@ class Months(RuleBasedStateMachine):
                 self.known.purged.update(month_sums(costs))
         assert self.store.purge(before, charges_before) == len(over)
         on_record = {claim.id for claim in self.store.find_claims()}
+        on_record |= {volume.id for volume in self.store.volumes(gone=True)}
         self.known.outlived.clear()
+        self.known.outlived_volumes = 0
         for one in self.store.charges_of_days(range(10**5)):
-            if one.machine not in on_record:
+            if one.machine not in on_record and one.charge.kind is Kind.VOLUME:
+                self.known.outlived_volumes += one.charge.amount
+            elif one.machine not in on_record:
                 self.known.outlived[one.pool] += one.charge.amount
 
     @precondition(lambda self: not self.ahead_s)
@@ -231,16 +278,38 @@ class Months(RuleBasedStateMachine):
             else:
                 kept, more = known[claim.id]
                 assert payer_sums(chain((one.charge for one in kept), more)) == payer_sums(cost[claim.id])
-        shown = {line.key: int(line.cost / MICRO) for line in store.bill("pool", 0.0) if line.cost}
+        bill = [line for line in store.bill("pool", 0.0) if line.cost]
+        shown = {line.key: int(line.cost / MICRO) for line in bill if not line.volumes}
         assert shown == {pool: amount for pool, amount in whole.items() if amount}
         by_pool: Counter[str] = Counter()
+        of_volumes = 0
         for line in charges(store, now, rows=1000):
-            by_pool[line.pool] += line.charge.amount
+            if line.charge.kind is Kind.VOLUME:
+                of_volumes += line.charge.amount
+            else:
+                by_pool[line.pool] += line.charge.amount
         assert {pool: amount for pool, amount in by_pool.items() if amount} == shown
+        assert sum(int(line.cost / MICRO) for line in bill if line.volumes) == of_volumes == self._cost_of_volumes()
         today = ceil(now / DAY_S)
         assert all(one.charge.day < today for one in store.charges_of_days(range(10**5)) if one.charge.corrects)
-        booked = {one.month: one.amount / MICRO for one in store.spending() if not one.kind and one.amount}
+        booked = {
+            one.month: one.amount / MICRO
+            for one in store.spending()
+            if one.currency == "EUR" and not one.kind and one.amount
+        }
         assert booked == {month: Decimal(amount) for month, amount in spent.items() if amount}
+
+    def _cost_of_volumes(self) -> int:
+        """Those that live are charged for what they have cost, month by month."""
+        store, now, volumes = self.store, self.clock.time, self.store.volumes(gone=True)
+        live = [volume for volume in volumes if volume.state is not V.GONE]
+        with store._database.reading() as connection:
+            kept, more = volume_charges_on_record(connection, live), volume_charges_so_far(connection, live, now)
+        for volume in live:
+            charged = payer_sums(chain((one.charge for one in kept[volume.id]), more[volume.id]))
+            assert charged == payer_sums(volume_charges(volume, now))
+        costs = [one.amount for volume in volumes for one in volume_charges(volume, now)]
+        return sum(costs) + self.known.outlived_volumes
 
 
 Months.TestCase.settings = settings(

@@ -18,13 +18,15 @@ HOUR = 3600.0
 PLANNED = Volume("v1", "corpus", "ann", 1001, 1001, "physics", 100 << 30, S.PLANNED, START, START, "for job 7")
 
 
-def created(store: Store, clock: ManualClock, volume: Volume = PLANNED, price: str = "0.5") -> Volume:
+def created(
+    store: Store, clock: ManualClock, volume: Volume = PLANNED, price: str = "0.5", currency: str = "EUR"
+) -> Volume:
     """One that its cloud has made now."""
     store.make_volume(volume)
     store.transition_volume(volume.id, S.PLANNED, S.CREATING, "its job has a machine", called=clock.time)
     return store.transition_volume(
         volume.id, S.CREATING, S.AVAILABLE, "listed", disk_id="d-1", provider="north", zone="a", price=Decimal(price),
-        currency="EUR", billed_from=clock.time,
+        currency=currency, billed_from=clock.time,
     )  # fmt: skip
 
 

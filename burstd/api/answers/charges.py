@@ -37,7 +37,7 @@ class ChargeView(AnswerView):
     """``ChargedView.id``."""
     day: date
     kind: str
-    """As in ``BillPartView``; also ``volume``."""
+    """As in ``BillPartView``."""
     cause: str
     pool: str
     """That the machine was in then; of a volume empty."""

@@ -64,7 +64,7 @@ class BillPartView(AnswerView):
     """What a line owes for one kind of use."""
 
     kind: str
-    """``boot``, ``work``, ``idle``, ``end``, ``failed``, ``storage``; ``shared``: use was not recorded."""
+    """``boot``, ``work``, ``idle``, ``end``, ``failed``, ``storage``, ``volume``; ``shared``: use was not recorded."""
     cause: str
     """Of idle time: ``before_first_job``, ``gap``, ``keep_alive``, ``floor``, ``pin``, ``fragment``, ``drained``."""
     cost: Money
@@ -88,7 +88,7 @@ class BillLineView(AnswerView):
     volumes: bool = False
     """It is of volumes, not of machines; ``machine_s`` and ``claims`` are theirs."""
     parts: list[BillPartView] = []
-    """They add up to it, dearest first; none of volumes."""
+    """They add up to it, dearest first."""
 
 
 class SiteBillLineView(AnswerView):

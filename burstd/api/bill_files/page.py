@@ -66,18 +66,11 @@ def _without_controls(value: object) -> object:
     return _CONTROL.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _parts(line: BillLineView) -> Iterator[tuple[str, Money]]:
-    if line.volumes:
-        yield "volume", line.cost
-    for part in line.parts:
-        yield part.kind, part.cost
-
-
 def _kinds(days: Sequence[BillLineView]) -> Iterator[tuple[str, Money, str]]:
     sums: defaultdict[tuple[str, str], Decimal] = defaultdict(Decimal)
     for line in days:
-        for kind, cost in _parts(line):
-            sums[kind, cost.currency] += cost.amount
+        for part in line.parts:
+            sums[part.kind, part.cost.currency] += part.cost.amount
     order = {kind: place for place, kind in enumerate(MEANINGS)}
     for (kind, currency), amount in sorted(sums.items(), key=lambda one: (order.get(one[0][0], len(order)), one[0])):
         yield kind, Money(amount=amount, currency=currency), MEANINGS.get(kind, "")
@@ -90,7 +83,7 @@ def _charts(days: Sequence[BillLineView]) -> Iterator[_Chart]:
         bars: Bars = defaultdict(lambda: defaultdict(Decimal))
         for line in lines:
             if line.cost.currency == currency:
-                for kind, cost in _parts(line):
-                    bars[date.fromisoformat(line.key)][kind] += cost.amount
+                for part in line.parts:
+                    bars[date.fromisoformat(line.key)][part.kind] += part.cost.amount
         unit, svg = bars_svg(bars)
         yield _Chart(unit, currency, svg)

@@ -35,20 +35,18 @@ def _is_amount(cell: str) -> bool:
 
 
 def bill_rows(bill: BillView) -> Iterator[Sequence[str]]:
-    """A head, then a row for each line and kind of use, ``volume`` of volumes; they add up to the bill's total.
+    """A head, then a row for each line and kind of use; they add up to the bill's total.
 
     Days are UTC, the last one included; amounts are to a millionth, ``machine_s`` in seconds.
     """
     yield ("since", "until", bill.group, "kind", "cause", "cost", "currency", "machine_s", "corrects")
     since, until = _days(bill)
     for line in bill.lines:
-        if line.volumes:
-            of = [("volume", "", line.cost, line.machine_s, "")]
-        else:
-            of = [(part.kind, part.cause, part.cost, part.machine_s, part.corrects) for part in line.parts]
-        for kind, cause, cost, machine_s, corrects in of:
-            key = _key(line)
-            yield (since, until, key, kind, cause, f"{cost.amount:f}", cost.currency, f"{machine_s:.3f}", corrects)
+        for part in line.parts:
+            yield (
+                since, until, _key(line), part.kind, part.cause, f"{part.cost.amount:f}", part.cost.currency,
+                f"{part.machine_s:.3f}", part.corrects,
+            )  # fmt: skip
 
 
 def site_rows(bill: BillView) -> Iterator[Sequence[str]]:

@@ -18,7 +18,7 @@ from burstd.api.routers.status import bill_view, bill_window, current_rates
 from burstd.db import ChargeLine, Cursor
 from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.billing.costs import MICRO
-from burstd.domain.billing.use import day_text
+from burstd.domain.billing.use import Kind, day_text
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.bounds import MAX_TIME_S
 from burstd.domain.volume import Volume
@@ -110,10 +110,9 @@ def _parse_cursor(text: str) -> Cursor:
 def _charge_view(line: ChargeLine) -> ChargeView:
     charge, payer = line.charge, line.charge.payer
     return ChargeView(
-        of=line.id, day=day_text(charge.day), kind="volume" if isinstance(line.thing, Volume) else charge.kind,
-        cause=charge.cause, pool=line.pool, job=payer.job, user=payer.user, account=payer.account,
-        partition=payer.partition, cost=charge.amount * MICRO, currency=line.currency,
-        machine_s=charge.milliseconds / 1000, corrects=charge.corrects,
+        of=line.id, day=day_text(charge.day), kind=charge.kind, cause=charge.cause, pool=line.pool, job=payer.job,
+        user=payer.user, account=payer.account, partition=payer.partition, cost=charge.amount * MICRO,
+        currency=line.currency, machine_s=charge.milliseconds / 1000, corrects=charge.corrects,
     )  # fmt: skip
 
 
@@ -132,7 +131,7 @@ def _charged_view(line: ChargeLine) -> ChargedView:
             resource_id, name, region, zone = volume.disk_id, volume.name, volume.region, volume.zone
             price = Money(amount=volume.price, currency=volume.currency)
     return ChargedView(
-        id=line.id, volume=isinstance(line.thing, Volume), resource_id=resource_id, name=name,
+        id=line.id, volume=line.charge.kind is Kind.VOLUME, resource_id=resource_id, name=name,
         provider=line.provider, region=region, zone=zone, sku=sku, spot=spot, price=price,
         address_price=address_price,
     )  # fmt: skip

@@ -40,7 +40,7 @@ def bill_months(reader: StoreReader, since: float, until: float, *, admin: bool)
 def get_closed_month(month: Month, _: AdminDep, backend: BackendDep) -> ClosedMonthView:
     """A closed month, and what is on record of it now: the same, unless somebody changed it."""
     closed = _closed(backend, month)
-    found = close_month(month, closed.closed, backend.reader.charges_of_days(days_of(month)))
+    found = close_month(month, closed.closed, backend.reader.charges_of_days(days_of(month), closed.rule))
     return ClosedMonthView.from_fields(
         closed,
         totals=[money_view(amount, currency) for currency, amount in closed.totals.items()],
@@ -52,11 +52,11 @@ def get_closed_month(month: Month, _: AdminDep, backend: BackendDep) -> ClosedMo
 @router.get("/{month}/charges")
 def get_charges(month: Month, day: date, _: AdminDep, backend: BackendDep) -> MonthFileView:
     """The lines of a day in the file of a closed month."""
-    _closed(backend, month)
+    closed = _closed(backend, month)
     number = (day - date(1970, 1, 1)).days
     if number not in days_of(month):
         raise ApiError(422, f"{day} is no day of {month}.")
-    lines = month_file(backend.reader.charges_of_days(range(number, number + 1)), head=False)
+    lines = month_file(backend.reader.charges_of_days(range(number, number + 1), closed.rule), head=False)
     return MonthFileView(csv="".join(lines))
 
 

@@ -1,10 +1,10 @@
-"""The bill: charges of claims and costs of volumes, added up by who or what they are put down to."""
+"""The bill: charges of claims and volumes, added up by who or what they are put down to."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from math import ceil
 from operator import itemgetter
@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Row, func, select
 from burstd.db.database import chunks
 from burstd.db.tables import CHARGE
 from burstd.domain.billing.closing import MonthCharge, month_charge
-from burstd.domain.billing.costs import MICRO, cost_of
+from burstd.domain.billing.costs import MICRO
 from burstd.domain.billing.use import DAY_S, Charge, Kind, day_text
 from burstd.domain.claim import Claim
 from burstd.domain.volume import Volume
@@ -28,6 +28,8 @@ _COLUMNS: Mapping[str, ColumnElement[object]] = {
     **{name: CHARGE.c[name] for name in ("user", "account", "job", "pool", "provider", "partition", "day")},
     "claim": CHARGE.c.claim_id,
 }
+_OF_VOLUME = frozenset({"user", "account", "provider"})
+"""By which volumes are told apart; by all else they are one line without a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class BillLine:
     volumes: bool = False
     """It is of volumes, not of machines; ``seconds`` are theirs."""
     parts: tuple[BillPart, ...] = ()
-    """They add up to it, dearest first; none of volumes."""
+    """They add up to it, dearest first."""
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ class _Sums:
             self.add(use, amount, milliseconds)
         self.others += line.others or 1
 
-    def line(self, key: str, currency: str) -> BillLine:
+    def line(self, key: str, currency: str, *, volumes: bool = False) -> BillLine:
         """As it stands in the bill."""
         parts = [
             BillPart(kind, cause, amount * MICRO, milliseconds / 1000, corrects)
@@ -96,7 +98,9 @@ class _Sums:
         ]
         parts.sort(key=lambda part: (-part.cost, part.kind, part.cause, part.corrects))
         cost, milliseconds = (sum(some) for some in zip(*self.parts.values(), strict=True))
-        return BillLine(key, currency, cost * MICRO, milliseconds / 1000, self.claims, self.others, parts=tuple(parts))
+        return BillLine(
+            key, currency, cost * MICRO, milliseconds / 1000, self.claims, self.others, volumes, tuple(parts)
+        )  # fmt: skip
 
 
 class Bill:
@@ -113,13 +117,18 @@ class Bill:
         self._days = range(int(since // DAY_S), ceil(until / DAY_S))
         self._sums: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
         self._others: defaultdict[str, _Sums] = defaultdict(_Sums)
+        self._volumes: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
+        self._volume_ids: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        """Their ids."""
 
     def add_closed(self, connection: Connection) -> None:
-        """Adds what is on record: all of claims that are gone, and closed months of others. After ``add_live``."""
-        key = _COLUMNS[self._group]
+        """Adds what is on record: all of what is gone, and closed months of others. After those that live."""
         wanted = [CHARGE.c.day >= self._days.start, CHARGE.c.day < self._days.stop]
         if self._user:
             wanted.append(CHARGE.c.user == self._user)
+        self._add_volumes(connection, [*wanted, CHARGE.c.kind == Kind.VOLUME])
+        wanted.append(CHARGE.c.kind != Kind.VOLUME)
+        key = _COLUMNS[self._group]
         if self._limit is None or len(dearest := self._dearest(connection, self._limit + 1, wanted)) <= self._limit:
             self._add_sums(connection, wanted)
             return
@@ -164,6 +173,24 @@ class Bill:
             if others is not None:
                 others[currency].others -= 1
 
+    def _add_volumes(self, connection: Connection, wanted: Sequence[ColumnElement[bool]]) -> None:
+        by = [CHARGE.c.currency, *([_COLUMNS[self._group]] if self._group in _OF_VOLUME else ())]
+        for currency, *name, kind, cause, corrects, amount, milliseconds in connection.execute(
+            select(*by, *_USE, *_SUMS).where(*wanted).group_by(*by, *_USE)
+        ):
+            self._volumes["".join(name), currency].add((kind, cause, corrects), int(amount), int(milliseconds))
+        for currency, *name, volume in connection.execute(select(*by, CHARGE.c.claim_id).where(*wanted).distinct()):
+            self._volume_ids["".join(name), currency].add(volume)
+
+    def add_live_volume(self, volume: Volume, charges: Iterable[Charge]) -> None:
+        """Adds what a volume that lives has cost so far, but for what ``add_closed`` adds of it."""
+        names = {"user": volume.user, "account": volume.account, "provider": volume.provider}
+        key = (names.get(self._group, ""), volume.currency)
+        for charge in charges:
+            if charge.day in self._days and self._user in ("", volume.user):
+                self._volumes[key].add((charge.kind, charge.cause, charge.corrects), charge.amount, charge.milliseconds)
+                self._volume_ids[key].add(volume.id)
+
     def add_live(self, claim: Claim, charges: Iterable[Charge], frozen: Iterable[MonthCharge] = ()) -> None:
         """Adds what a claim that lives has cost so far. ``frozen``: what ``add_closed`` adds of it."""
         met = {key for key, _ in self._wanted(frozen)}
@@ -194,7 +221,13 @@ class Bill:
         return day_text(key) if isinstance(key, int) else str(key)
 
     def lines(self) -> tuple[BillLine, ...]:
-        """All of it, as ``dearest_first`` has it, then the others; by day in order."""
+        """All of it, as ``dearest_first`` has it, then the others; by day in order. Volumes are last."""
+        for key, sums in self._volumes.items():
+            sums.claims = len(self._volume_ids[key])
+        volumes = dearest_first(sums.line(*key, volumes=True) for key, sums in self._volumes.items())
+        return (*self._machines(), *volumes)
+
+    def _machines(self) -> tuple[BillLine, ...]:
         found = [sums.line(key, currency) for (key, currency), sums in self._sums.items()]
         if self._group == "day":
             return tuple(sorted(found, key=lambda line: (line.key, line.currency)))
@@ -203,33 +236,6 @@ class Bill:
             self._others[line.currency].take_in(self._sums[line.key, line.currency])
         others = [sums.line("", currency) for currency, sums in sorted(self._others.items()) if sums.others]
         return (*found[: self._limit], *others)
-
-
-def volume_lines(
-    volumes: Iterable[Volume], group: BillGrouping, since: float, until: float, user: str = ""
-) -> tuple[BillLine, ...]:
-    """The bill of volumes for a window, as ``dearest_first`` has it.
-
-    By claim, job, pool, partition or day they are one line without a key.
-    """
-    found: dict[tuple[str, str], BillLine] = {}
-    for volume in volumes:
-        if volume.billed_from is None or (user and volume.user != user):
-            continue
-        end = until if volume.billed_until is None else min(until, volume.billed_until)
-        seconds = max(0.0, end - max(since, volume.billed_from))
-        if not seconds:
-            continue
-        keys = {"user": volume.user, "account": volume.account, "provider": volume.provider}
-        key = (keys.get(group, ""), volume.currency)
-        line = found.get(key) or BillLine(*key, Decimal(0), 0.0, 0, volumes=True)
-        found[key] = replace(
-            line,
-            cost=line.cost + cost_of(volume.price, seconds),
-            seconds=line.seconds + seconds,
-            claims=line.claims + 1,
-        )
-    return tuple(dearest_first(found.values()))
 
 
 class _Line(Protocol):

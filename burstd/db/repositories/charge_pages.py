@@ -1,4 +1,4 @@
-"""Every charge of some days, in pages: first of machines that live, then of those that are gone, then of volumes.
+"""Every charge of some days, in pages: of machines that live, of all that is gone, of volumes that live.
 
 A page costs what its rows cost, wherever it is: the next one begins behind the last key of this one.
 """
@@ -15,15 +15,19 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select, tuple
 
 from burstd.db.codec import value_from_row
 from burstd.db.database import chunks
-from burstd.db.repositories.charges import charge_of_row, charges_so_far
+from burstd.db.repositories.charges import (
+    charge_of_row,
+    charges_so_far,
+    volume_charges_on_record,
+    volume_charges_so_far,
+)
 from burstd.db.tables import CHARGE, CLAIM, VOLUME
 from burstd.domain.billing.closing import MonthCharge, month_charge
 from burstd.domain.billing.use import Charge, IdleMode
-from burstd.domain.billing.volumes import volume_charges
 from burstd.domain.claim import Claim, ClaimState
-from burstd.domain.volume import Volume
+from burstd.domain.volume import Volume, VolumeState
 
-_THINGS = 50
+_AT_A_TIME = 50
 """Machines that live, or volumes, that are worked out at a time."""
 _PLACE = (CHARGE.c.day, CHARGE.c.claim_id, CHARGE.c.number)
 _LEAST = -1
@@ -87,7 +91,7 @@ class ChargePages:
 
     def _live(self, connection: Connection, cursor: Cursor, _: int) -> tuple[list[ChargeLine], Cursor | None]:
         lived = or_(CLAIM.c.state != ClaimState.GONE, CLAIM.c.since > cursor.moment)
-        query = select(CLAIM).where(lived, CLAIM.c.id > cursor.thing).order_by(CLAIM.c.id).limit(_THINGS)
+        query = select(CLAIM).where(lived, CLAIM.c.id > cursor.thing).order_by(CLAIM.c.id).limit(_AT_A_TIME)
         claims = [value_from_row(Claim, row) for row in connection.execute(query).mappings()]
         known = charges_so_far(connection, claims, min(self._until, cursor.moment), self._idle)
         lines = self._lines(
@@ -98,13 +102,15 @@ class ChargePages:
         return [*lines], _after(cursor, claims)
 
     def _volumes(self, connection: Connection, cursor: Cursor, _: int) -> tuple[list[ChargeLine], Cursor | None]:
-        query = select(VOLUME).where(VOLUME.c.id > cursor.thing).order_by(VOLUME.c.id).limit(_THINGS)
+        lived = or_(VOLUME.c.state != VolumeState.GONE, VOLUME.c.since > cursor.moment)
+        query = select(VOLUME).where(lived, VOLUME.c.id > cursor.thing).order_by(VOLUME.c.id).limit(_AT_A_TIME)
         volumes = [value_from_row(Volume, row) for row in connection.execute(query).mappings()]
-        end = min(self._until, cursor.moment)
+        frozen = volume_charges_on_record(connection, volumes)
+        more = volume_charges_so_far(connection, volumes, min(self._until, cursor.moment))
         lines = self._lines(
-            (one, MonthCharge(one.id, "", one.provider, one.currency, charge))
-            for one in volumes
-            for charge in volume_charges(one, self._days, end)
+            (volume, one)
+            for volume in volumes
+            for one in chain(frozen[volume.id], (month_charge(volume, charge) for charge in more[volume.id]))
         )
         return [*lines], _after(cursor, volumes)
 
@@ -122,12 +128,12 @@ class ChargePages:
             wanted.append(CHARGE.c.user == self._user)
         query = select(CHARGE).where(*wanted).order_by(*_PLACE).limit(rows)
         found = connection.execute(query).mappings().all()
-        claims = _claims(connection, found)
+        things = _things(connection, found)
         lines = [
-            _line(charge_of_row(row), claim)
+            _line(charge_of_row(row), thing)
             for row in found
-            if (claim := claims.get(row["claim_id"])) is None
-            or (claim.state is ClaimState.GONE and claim.since <= cursor.moment)
+            if (thing := things.get(row["claim_id"])) is None
+            or (thing.state in (ClaimState.GONE, VolumeState.GONE) and thing.since <= cursor.moment)
         ]  # fmt: skip
         if len(found) < rows:
             return lines, None
@@ -139,12 +145,14 @@ def _line(one: MonthCharge, thing: Claim | Volume | None) -> ChargeLine:
 
 
 def _after(cursor: Cursor, things: Sequence[Claim | Volume]) -> Cursor | None:
-    return cursor._replace(thing=things[-1].id) if len(things) == _THINGS else None
+    return cursor._replace(thing=things[-1].id) if len(things) == _AT_A_TIME else None
 
 
-def _claims(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, Claim]:
-    found: dict[str, Claim] = {}
+def _things(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, Claim | Volume]:
+    found: dict[str, Claim | Volume] = {}
     for some in chunks(sorted({row["claim_id"] for row in rows})):
         for row in connection.execute(select(CLAIM).where(CLAIM.c.id.in_(some))).mappings():
             found[row["id"]] = value_from_row(Claim, row)
+        for row in connection.execute(select(VOLUME).where(VOLUME.c.id.in_(some))).mappings():
+            found[row["id"]] = value_from_row(Volume, row)
     return found

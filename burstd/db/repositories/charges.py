@@ -1,6 +1,6 @@
-"""What each claim was charged for, and to whom: written once, in the transaction that ends it.
+"""What each claim and volume was charged for, and to whom: written once, in the transaction that ends it.
 
-Claims that live are worked out when somebody asks. All sums are over whole millionths, in the database.
+Those that live are worked out when somebody asks. All sums are over whole millionths, in the database.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Text, delete, func, in
 from burstd.db.database import chunks, has_prefix
 from burstd.db.repositories.journal import claim_subject
 from burstd.db.tables import CHARGE, CLAIM_RUN, CLOSED_MONTH, EVENT
-from burstd.domain.billing.closing import MonthCharge, days_of, is_frozen, unfrozen
+from burstd.domain.billing.closing import MonthCharge, days_of, is_frozen, month_charge, unfrozen
 from burstd.domain.billing.use import (
     DAY_S,
     Charge,
@@ -27,7 +27,9 @@ from burstd.domain.billing.use import (
     payers_made_for,
     shared_charges,
 )
+from burstd.domain.billing.volumes import volume_charges
 from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.volume import Volume, VolumeState
 
 _PAYER = (CLAIM_RUN.c.job, CLAIM_RUN.c.user, CLAIM_RUN.c.account, CLAIM_RUN.c.partition)
 _RUN = ("started", "share", "ended", "run_start")
@@ -79,26 +81,54 @@ def close_claim(connection: Connection, claim: Claim, idle: IdleMode) -> tuple[l
     Those of closed months stay: what differs there is charged as a correction.
     """
     on_record = _charges_on_record(connection, [claim])[claim.id]
-    before = [one.charge for _, one in on_record]
-    first_open = first_open_day(connection)
-    kept = {number: one.charge for number, one in on_record if is_frozen(one.charge, first_open)}
-    if any(charge.kind is Kind.SHARED for charge in before):
-        after = shared_charges(claim)
+    if any(one.charge.kind is Kind.SHARED for _, one in on_record):
+        cost = shared_charges(claim)
     else:
-        [after] = charges_of(connection, [claim], claim.since, idle).values()
-    after = unfrozen(after, kept.values(), first_open)
-    if sorted(before) != sorted(after := [*kept.values(), *after]):
-        connection.execute(delete(CHARGE).where(CHARGE.c.claim_id == claim.id, *_not_frozen(first_open)))
-        _add(connection, claim, after[len(kept) :], kept)
+        [cost] = charges_of(connection, [claim], claim.since, idle).values()
+    before, after = _put_on_record(connection, claim, cost, on_record)
     still = (CLAIM_RUN.c.claim_id == claim.id, CLAIM_RUN.c.ended.is_(None))
     end = claim.since if claim.billed_until is None else claim.billed_until
     connection.execute(update(CLAIM_RUN).where(*still).values(ended=end))
     return before, after
 
 
-def _add(connection: Connection, claim: Claim, charges: Iterable[Charge], numbers: Iterable[int]) -> None:
-    """``numbers``: those that charges of this claim on record have."""
-    if rows := charge_rows(claim, charges, max(numbers, default=-1) + 1):
+def _put_on_record(
+    connection: Connection, thing: Claim | Volume, cost: Iterable[Charge], on_record: Sequence[tuple[int, MonthCharge]]
+) -> tuple[list[Charge], list[Charge]]:
+    """Writes all that it has cost in place of what is on record, but for closed months; returns charges as they were
+    and are."""
+    before, first_open = [one.charge for _, one in on_record], first_open_day(connection)
+    kept = {number: one.charge for number, one in on_record if is_frozen(one.charge, first_open)}
+    after = [*kept.values(), *unfrozen(cost, kept.values(), first_open)]
+    if sorted(before) != sorted(after):
+        connection.execute(delete(CHARGE).where(CHARGE.c.claim_id == thing.id, *_not_frozen(first_open)))
+        _add(connection, thing, after[len(kept) :], kept)
+    return before, after
+
+
+def charge_volume(connection: Connection, volume: Volume) -> None:
+    """Of one whose bill has changed: writes all its charges if it is GONE, else those that correct closed months."""
+    gone = volume.state is VolumeState.GONE
+    cost = volume_charges(volume, volume.since if gone else first_open_day(connection) * DAY_S)
+    _put_on_record(connection, volume, cost, _charges_on_record(connection, [volume])[volume.id])
+
+
+def volume_charges_so_far(connection: Connection, volumes: Iterable[Volume], until: float) -> dict[str, list[Charge]]:
+    """What volumes that live are charged by ``until`` beside what is on record of them."""
+    first_open = first_open_day(connection)
+    return {volume.id: volume_charges(volume, until, first_open) for volume in volumes}
+
+
+def volume_charges_on_record(connection: Connection, volumes: Sequence[Volume]) -> Mapping[str, list[MonthCharge]]:
+    """Those of closed months, and corrections of such."""
+    first_open = first_open_day(connection)
+    found = _charges_on_record(connection, volumes)
+    return {volume.id: [one for _, one in found[volume.id] if is_frozen(one.charge, first_open)] for volume in volumes}
+
+
+def _add(connection: Connection, thing: Claim | Volume, charges: Iterable[Charge], numbers: Iterable[int]) -> None:
+    """``numbers``: those that its charges on record have."""
+    if rows := charge_rows(thing, charges, max(numbers, default=-1) + 1):
         connection.execute(insert(CHARGE), rows)
 
 
@@ -114,10 +144,12 @@ def _not_frozen(first_open: int) -> tuple[ColumnElement[bool], ...]:
     return CHARGE.c.day >= first_open, or_(corrects == "", corrects >= day_text(first_open)[:7])
 
 
-def _charges_on_record(connection: Connection, claims: Sequence[Claim]) -> Mapping[str, list[tuple[int, MonthCharge]]]:
+def _charges_on_record(
+    connection: Connection, things: Sequence[Claim | Volume]
+) -> Mapping[str, list[tuple[int, MonthCharge]]]:
     """With their numbers, in order."""
     found: defaultdict[str, list[tuple[int, MonthCharge]]] = defaultdict(list)
-    for some in chunks([claim.id for claim in claims]):
+    for some in chunks([thing.id for thing in things]):
         query = select(CHARGE).where(CHARGE.c.claim_id.in_(some)).order_by(CHARGE.c.number)
         for row in connection.execute(query).mappings():
             found[row["claim_id"]].append((row["number"], charge_of_row(row)))
@@ -148,14 +180,23 @@ def freeze(connection: Connection, claims: Sequence[Claim], month: str, now: flo
         _add(connection, claim, (one for one in more if one.day in days), numbers)
 
 
-def charge_rows(claim: Claim, charges: Iterable[Charge], first: int = 0) -> list[dict[str, Any]]:
+def freeze_volumes(connection: Connection, volumes: Iterable[Volume], month: str) -> None:
+    """Writes what volumes that live are charged in a month, the first one that is open. Corrections are written."""
+    days = days_of(month)
+    last = select(CHARGE.c.claim_id, func.max(CHARGE.c.number)).where(CHARGE.c.kind == Kind.VOLUME)
+    numbers = dict(connection.execute(last.group_by(CHARGE.c.claim_id)).all())
+    for volume in volumes:
+        _add(connection, volume, volume_charges(volume, days.stop * DAY_S, days.start), [numbers.get(volume.id, -1)])
+
+
+def charge_rows(thing: Claim | Volume, charges: Iterable[Charge], first: int = 0) -> list[dict[str, Any]]:
     """As they stand in the table, numbered from ``first`` on."""
-    offer = claim.offer
     return [
-        {"day": charge.day, "claim_id": claim.id, "number": number, "kind": charge.kind, "cause": charge.cause,
-         **charge.payer._asdict(), "pool": claim.pool, "provider": offer.provider, "currency": offer.currency,
+        {"day": charge.day, "claim_id": thing.id, "number": number, "kind": charge.kind, "cause": charge.cause,
+         **charge.payer._asdict(), "pool": one.pool, "provider": one.provider, "currency": one.currency,
          "amount": charge.amount, "milliseconds": charge.milliseconds, "corrects": charge.corrects}
         for number, charge in enumerate(charges, first)
+        for one in (month_charge(thing, charge),)
     ]  # fmt: skip
 
 

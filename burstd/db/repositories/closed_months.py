@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from sqlalchemy import Connection, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, delete, func, insert, or_, select, union_all, update
 
 from burstd.db.codec import value_from_row
 from burstd.db.repositories import charges
-from burstd.db.tables import CHARGE, CLAIM, CLOSED_MONTH, SITE_CHARGE
-from burstd.domain.billing.closing import ClosedMonth, MonthCharge, awaited, close_month, days_of
+from burstd.db.tables import CHARGE, CLAIM, CLOSED_MONTH, SITE_CHARGE, VOLUME
+from burstd.domain.billing.closing import RULE, ClosedMonth, MonthCharge, awaited, close_month, days_of
 from burstd.domain.billing.costs import month_of, month_start, next_month
-from burstd.domain.billing.use import IdleMode, day_text
+from burstd.domain.billing.use import IdleMode, Kind, day_text
 from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.volume import Volume, VolumeState
 
 _ROWS = 2000
 """Of a month's charges that are in memory at a time."""
@@ -29,9 +30,11 @@ def closed_months(connection: Connection) -> list[ClosedMonth]:
     return [value_from_row(ClosedMonth, row) for row in rows]
 
 
-def charges_of_days(connection: Connection, days: range) -> Iterator[MonthCharge]:
-    """Those on record, in the order of ``month_file``."""
+def charges_of_days(connection: Connection, days: range, rule: int = RULE) -> Iterator[MonthCharge]:
+    """Those on record that were closed by this rule, in the order of ``month_file``."""
     query = select(CHARGE).where(CHARGE.c.day >= days.start, CHARGE.c.day < days.stop)
+    if rule < 2:
+        query = query.where(CHARGE.c.kind != Kind.VOLUME)
     query = query.order_by(*(CHARGE.c[name] for name in _ORDER)).execution_options(yield_per=_ROWS)
     for row in connection.execute(query).mappings():
         yield charges.charge_of_row(row)
@@ -48,7 +51,10 @@ def first_open_month(connection: Connection, live: Sequence[Claim]) -> str:
     if last := connection.execute(select(func.max(CLOSED_MONTH.c.month))).scalar():
         return next_month(last)
     day = connection.execute(select(func.min(CHARGE.c.day))).scalar()
-    begins = [month_of(claim.billed_from) for claim in live if claim.billed_from is not None]
+    volume = connection.execute(
+        select(func.min(VOLUME.c.billed_from)).where(VOLUME.c.state != VolumeState.GONE)
+    ).scalar()
+    begins = [month_of(begin) for begin in (volume, *(claim.billed_from for claim in live)) if begin is not None]
     return min([*begins, *([] if day is None else [day_text(day)[:7]])], default="")
 
 
@@ -58,9 +64,17 @@ def due_month(connection: Connection, live: Sequence[Claim], now: float, after_s
     return month if month and month_start(next_month(month)) + after_s <= now and not awaited(live, month) else ""
 
 
-def close(connection: Connection, live: Sequence[Claim], month: str, now: float, idle: IdleMode) -> ClosedMonth:
-    """Closes the first open month."""
+def close(
+    connection: Connection,
+    live: Sequence[Claim],
+    volumes: Sequence[Volume],
+    month: str,
+    now: float,
+    idle: IdleMode,
+) -> ClosedMonth:
+    """Closes the first open month. ``volumes``: those that live."""
     charges.freeze(connection, live, month, now, idle)
+    charges.freeze_volumes(connection, volumes, month)
     closed = close_month(month, now, charges_of_days(connection, days_of(month)))
     connection.execute(insert(CLOSED_MONTH), asdict(closed))
     return closed
@@ -69,30 +83,32 @@ def close(connection: Connection, live: Sequence[Claim], month: str, now: float,
 def reopen(connection: Connection, true_time: float) -> list[str]:
     """Opens months again that had not ended by then: a clock that was ahead closed them.
 
-    Corrections of months that stay closed are of the first open day, as ever. Returns the claims that are gone and have
-    corrections of those months: they are to be charged anew.
+    Corrections of months that stay closed are of the first open day, as ever. Returns the claims and volumes that are
+    gone and have corrections of those months: they are to be charged anew.
     """
     first = month_of(true_time)
     if not connection.execute(delete(CLOSED_MONTH).where(CLOSED_MONTH.c.month >= first)).rowcount:
         return []
     day, corrects = days_of(first).start, CHARGE.c.corrects
-    live = select(CLAIM.c.id).where(CLAIM.c.state != ClaimState.GONE)
+    gone = (CLAIM.c.state == ClaimState.GONE, VOLUME.c.state == VolumeState.GONE)
+    live = union_all(select(CLAIM.c.id).where(~gone[0]), select(VOLUME.c.id).where(~gone[1]))
     opened = (CHARGE.c.day >= day, or_(corrects == "", corrects >= first))
     connection.execute(delete(CHARGE).where(*opened, CHARGE.c.claim_id.in_(live)))
     connection.execute(update(CHARGE).where(corrects != "", CHARGE.c.day > day).values(day=day))
-    gone = select(CLAIM.c.id).where(CLAIM.c.state == ClaimState.GONE)
-    wrong = select(CHARGE.c.claim_id).distinct().where(corrects >= first, CHARGE.c.claim_id.in_(gone))
+    over = union_all(select(CLAIM.c.id).where(gone[0]), select(VOLUME.c.id).where(gone[1]))
+    wrong = select(CHARGE.c.claim_id).distinct().where(corrects >= first, CHARGE.c.claim_id.in_(over))
     return list(connection.execute(wrong).scalars())
 
 
 def purge(connection: Connection, before: float) -> None:
     """Forgets the charges of whole months that had ended by then; what is known of closed months stays.
 
-    Charges of machines begin with the first month that has some of a claim on record: a later word on it needs them.
+    Charges begin with the first month that has some of a claim or volume on record: a later word on it needs them.
     """
     end = days_of(month_of(before)).start
     connection.execute(delete(SITE_CHARGE).where(SITE_CHARGE.c.day < end))
-    known = (CHARGE.c.day < end, CHARGE.c.claim_id.in_(select(CLAIM.c.id)))
+    on_record = union_all(select(CLAIM.c.id), select(VOLUME.c.id))
+    known = (CHARGE.c.day < end, CHARGE.c.claim_id.in_(on_record))
     first = connection.execute(select(func.min(CHARGE.c.day)).where(*known)).scalar()
     begin = end if first is None else days_of(day_text(first)[:7]).start
     connection.execute(delete(CHARGE).where(CHARGE.c.day < begin))

@@ -13,9 +13,10 @@ from io import StringIO
 from burstd.domain.billing.costs import MICRO, month_start, next_month
 from burstd.domain.billing.use import DAY_S, Charge, Kind, Payer, day_text
 from burstd.domain.claim import Claim, ClaimState
+from burstd.domain.volume import Volume
 
-RULE = 1
-"""Version of the rules by which charges are made (ADR 24), for those who compare months."""
+RULE = 2
+"""Version of the rules by which charges are made (ADR 24), for those who compare months. Before 2: without volumes."""
 COLUMNS = (
     "date", "machine", "kind", "cause", "job", "user", "account", "partition", "pool", "provider", "currency",
     "amount", "milliseconds", "corrects",
@@ -47,16 +48,20 @@ class MonthCharge:
     """A charge with what else its line in the file of a month has."""
 
     machine: str
-    """Id of the claim."""
+    """Id of the claim or volume."""
     pool: str
     provider: str
     currency: str
     charge: Charge
 
 
-def month_charge(claim: Claim, charge: Charge) -> MonthCharge:
-    """As it goes on record while the claim is in its pool."""
-    return MonthCharge(claim.id, claim.pool, claim.offer.provider, claim.offer.currency, charge)
+def month_charge(thing: Claim | Volume, charge: Charge) -> MonthCharge:
+    """As it goes on record, of a claim while that is in its pool."""
+    match thing:
+        case Claim():
+            return MonthCharge(thing.id, thing.pool, thing.offer.provider, thing.offer.currency, charge)
+        case Volume():
+            return MonthCharge(thing.id, "", thing.provider, thing.currency, charge)
 
 
 def days_of(month: str) -> range:
@@ -70,7 +75,7 @@ def is_frozen(charge: Charge, first_open: int) -> bool:
 
 
 def unfrozen(charges: Iterable[Charge], kept: Iterable[Charge], first_open: int) -> list[Charge]:
-    """What is to stand beside ``kept`` so that a claim is charged for what it has cost.
+    """What is to stand beside ``kept`` so that a claim or volume is charged for what it has cost.
 
     ``charges``: all that it has cost. ``kept``: its charges of closed months, and corrections of such. ``first_open``:
     the first day of the first month that is not closed. What differs in a closed month is a correction, of that day.

@@ -41,6 +41,8 @@ class Kind(StrEnum):
     """It never came into service for a fault of its own, or left service for one."""
     STORAGE = "storage"
     """It served the data of jobs."""
+    VOLUME = "volume"
+    """No machine: a volume."""
     SITE = "site"
     """Jobs on nodes of the site's own."""
     SHARED = "shared"
@@ -115,7 +117,7 @@ class Charge(NamedTuple):
     amount: int
     """In millionths of the offer's currency."""
     milliseconds: int
-    """Of the machine's time."""
+    """Of the time of the machine or volume."""
     corrects: str = ""
     """The closed month (``2026-10``) that it puts right, on the day when that was found; of others empty."""
 
