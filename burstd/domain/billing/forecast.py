@@ -1,7 +1,8 @@
 """What machines will have cost at the end of a month. It is shown, and nothing is decided by it.
 
-A day that comes is expected to cost the mean of the same weekday in the four weeks before, or what machines that run
-are known to cost in it, where that is more. How far off that was in the past gives a range. Days are UTC.
+A day that comes is expected to cost the mean of the same weekday in the four weeks before, or as much as in the last
+week where that came clearly nearer so far, or what machines that run are known to cost in it, where that is more. How
+far off that was in the past, each time by what was known then, gives a range. Days are UTC.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from burstd.domain.billing.costs import MICRO, month_of
 from burstd.domain.billing.use import DAY_S
 
 WEEKS = 4
+CLEARLY = 0.9
+"""The last week is taken alone where it was off by less than this part of what the mean of ``WEEKS`` was."""
 MIN_DAYS = 60
 """With less history than that nothing is expected."""
 MIN_WINDOWS = 5
@@ -82,11 +85,12 @@ def month_forecast(
     known = MonthForecast(currency, spent * MICRO, sum(bound.values()) * MICRO, None, days=days)
     if days < MIN_DAYS:
         return known
-    usual = {day: _weekday_mean(costs, today, day) for day in rest}
+    weeks = _weeks_to_take(costs, today)
+    usual = {day: _weekday_mean(costs, today, day, weeks[today]) for day in rest}
     usual[today] = round(usual[today] * (today + 1 - now / DAY_S))
     least = sum(bound.values())
     likely = sum(max(usual[day], bound[day]) for day in rest)
-    ratios = _past_ratios(costs, today, len(rest))
+    ratios = _past_ratios(costs, weeks, today, len(rest))
     most = None if limit is None else max(0, int(limit / MICRO) - spent, least)
 
     def cut(amount: int) -> int:
@@ -105,18 +109,33 @@ def month_forecast(
     )  # fmt: skip
 
 
-def _weekday_mean(costs: Mapping[int, int], before: int, day: int) -> int:
-    """Of the four days of the same weekday that end before the day ``before``."""
+def _weeks_to_take(costs: Mapping[int, int], today: int) -> dict[int, int]:
+    """Of how many weeks the mean was to be taken on each day, by the weeks of seven days that were over before it."""
+    begin, forecast_from = min(costs), min(costs) + 7 * WEEKS
+    week = {day: sum(costs.get(day + n, 0) for n in range(7)) for day in range(begin, today - 6)}
+    off, off_by_last, found = 0.0, 0.0, {}
+    for day in range(forecast_from, today + 1):
+        if (first := day - 7) >= forecast_from:
+            off += abs(week[first] - sum(week[first - 7 * n] for n in range(1, WEEKS + 1)) / WEEKS)
+            off_by_last += abs(week[first] - week[first - 7])
+        found[day] = 1 if off_by_last < CLEARLY * off else WEEKS
+    return found
+
+
+def _weekday_mean(costs: Mapping[int, int], before: int, day: int, weeks: int) -> int:
+    """Of the last days of the same weekday that end before the day ``before``."""
     last = day - 7 * -(-(day - before + 1) // 7)
-    return round(sum(costs.get(last - 7 * week, 0) for week in range(WEEKS)) / WEEKS)
+    return round(sum(costs.get(last - 7 * week, 0) for week in range(weeks)) / weeks)
 
 
-def _past_ratios(costs: Mapping[int, int], today: int, length: int) -> list[tuple[int, float]]:
+def _past_ratios(
+    costs: Mapping[int, int], weeks: Mapping[int, int], today: int, length: int
+) -> list[tuple[int, float]]:
     """First days of past windows of this length, and what each cost in proportion to what was expected before it."""
     found = []
-    for first in range(min(costs) + 7 * WEEKS, today - length + 1):
+    for first in range(min(weeks), today - length + 1):
         window = range(first, first + length)
-        if expected := sum(_weekday_mean(costs, first, day) for day in window):
+        if expected := sum(_weekday_mean(costs, first, day, weeks[first]) for day in window):
             found.append((first, sum(costs.get(day, 0) for day in window) / expected))
     return found
 
