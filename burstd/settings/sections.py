@@ -204,6 +204,7 @@ class PoolSettings(Section):
         Annotated[str, matching(r"[^\s,&|\[\]()]+", "must be one feature: no space, comma, & or |")], ...
     ] = ()
     frameworks: tuple[str, ...] = ()
+    cpu_jobs: bool = False
     reuse_from: NonEmptyStrings = ()
     offers: Annotated[tuple[OfferRuleSettings, ...], Field(min_length=1)]
 

@@ -392,6 +392,7 @@ def _shared_binds(folder: Path) -> tuple[BindMount, ...]:
 def _pool_toml(pool: Pool, rules: Sequence[OfferRule]) -> str:
     gres = f'gres = "{",".join(map(str, pool.shape.gres))}"\n' if pool.shape.gres else ""
     gres += f'gpu_memory_limit = "{pool.gpu_memory_limit}"\n' if pool.gpu_memory_limit != "none" else ""
+    gres += "cpu_jobs = true\n" if pool.shape.gpus() else ""
     frameworks = [framework.name for framework in pool.frameworks]
     gres += f"frameworks = {json.dumps(frameworks)}\n" if frameworks else ""
     if pool.fabric:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from burstd.domain.claim import ClaimState as S
-from burstd.domain.cloud.offer import Offer
+from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.node import Reservation
 from burstd.domain.slurm.shape import Gres, Shape
@@ -52,6 +52,44 @@ def test_gpus_are_packed_by_name_and_type() -> None:
         "impossible",
         "; ".join(f"no node in pool {name} has gpu:a100:1" for name in ("cpu", "gpu")),
     )
+
+
+_GPU = pool("gpu", shape=Shape(16, 64_000, (*V100, Gres("shard", "", 8))))
+_CPU_FULL = (claim("cpu1", S.DRAINING), claim("cpu2", S.DRAINING), claim("cpu3", S.DRAINING), claim("cpu4", S.DRAINING))
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "gpu_pool", "machines"),
+    [
+        ("no GPU", {}, _GPU, 0),
+        ("no GPU, but other GRES", {"gres_per_job": (Gres("license", "", 0),)}, _GPU, 0),
+        ("several nodes", {"nodes": 2, "nodes_max": 2, "cpus": 2}, _GPU, 0),
+        ("the pool admits it", {}, replace(_GPU, cpu_jobs=True), 1),
+        ("the pool admits it on several nodes", {"nodes": 2, "nodes_max": 2}, replace(_GPU, cpu_jobs=True), 2),
+        ("a GPU", {"gres_per_node": (Gres("gpu", "", 1),)}, _GPU, 1),
+        ("GPUs over all nodes", {"gres_per_job": (Gres("gpu", "", 8),)}, _GPU, 2),
+        ("a part of a GPU", {"gres_per_node": (Gres("shard", "", 1),)}, _GPU, 1),
+    ],
+)
+def test_no_machine_with_gpus_starts_for_a_job_without(
+    case: str, fields: dict[str, Any], gpu_pool: Pool, machines: int
+) -> None:
+    offers = (offer(), offer("p3", shape=_GPU.shape))
+    found = target(job(**fields), pools=(pool(), gpu_pool), offers=offers, claims=_CPU_FULL)
+    assert sum(want.nodes for want in found.wants) == machines, case
+    alone = target(job(**fields), pools=(gpu_pool,), offers=offers)
+    assert last_verdict(alone) == (
+        ("impossible", "no node in pool gpu has a place for a job without GPUs (--gres=gpu:1 asks for one)")
+        if not machines
+        else last_verdict(found)
+    )
+
+
+def test_a_machine_with_gpus_that_is_there_runs_jobs_without() -> None:
+    coming = claim("gpu1", S.BOOTING, offer=offer(shape=_GPU.shape))
+    found = target(job(), pools=(pool(), _GPU), offers=(offer(),), claims=(coming,))
+    assert wants(found) == []
+    assert found.placements == {"1": ("gpu1",)}
 
 
 def test_the_pool_that_holds_all_for_the_least_money() -> None:

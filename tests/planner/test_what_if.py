@@ -31,8 +31,8 @@ from .worlds import NOW, claim, job, make_snapshot, node, offer, pool
 A100 = Shape(16, 64_000, (Gres("gpu", "a100", 4),), frozenset({"a100", "cloud"}))
 V100 = Shape(8, 32_000, (Gres("gpu", "v100", 2),), frozenset({"v100", "cloud"}))
 POOLS = (
-    pool("v100", shape=V100, partitions=("burst", "gpu"), rules=(OfferRule("sky", ("v*",)),)),
-    pool("a100", shape=A100, partitions=("burst",), rules=(OfferRule("sky", ("a*",)),)),
+    pool("v100", shape=V100, partitions=("burst", "gpu"), rules=(OfferRule("sky", ("v*",)),), cpu_jobs=True),
+    pool("a100", shape=A100, partitions=("burst",), rules=(OfferRule("sky", ("a*",)),), cpu_jobs=True),
 )
 V_ONLY = (offer("v1", "2", V100),)
 BOTH = (*V_ONLY, offer("a1", "9", A100))
@@ -77,6 +77,13 @@ def test_each_kind_of_change(fields: dict[str, Any], before: str, after: str, up
     assert first.offer == V_ONLY[0].id
     assert first.price == Decimal(2) * len(first.where)
     assert first.start_s == 60
+
+
+def test_a_gpu_where_machines_start_for_jobs_with_gpus_only() -> None:
+    pools = tuple(replace(some, cpu_jobs=False) for some in POOLS)
+    found = changes_for(make_snapshot(job(), pools=pools, offers=V_ONLY))
+    assert before_and_after(found) == [("no --gres", "--gres=gpu:1")]
+    assert found[0].command == "scontrol update JobId=1 TresPerNode=gres/gpu:1"
 
 
 def test_a_burst_partition_more() -> None:

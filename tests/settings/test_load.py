@@ -56,7 +56,7 @@ def faults(text: str) -> list[str]:
         (HEAD + "daemon = 3", ["line 2: daemon: must be a table (it is 3)"]),
         (
             HEAD + POOL + "[pools.gpu.x]",
-            ["pools.gpu.x: there is no such key", "Allowed: cpus, fabric, fabric_min_gb_s, fabric_test,"],
+            ["pools.gpu.x: there is no such key", "Allowed: cpu_jobs, cpus, fabric, fabric_min_gb_s, fabric_test,"],
         ),
         (HEAD + "[pools.gpu]\ncpus = 1", [f"pools.gpu.{k}: must be set" for k in ("nodes", "memory", "offers")]),
         (HEAD + POOL.replace('"here" }', '"hear" }'), ["line 8: pools.gpu.offers[0].provider: no provider is called"]),

@@ -191,8 +191,15 @@ class Pool:
     """``Hardware.fabric`` that all of its nodes have, in one place; empty: none is promised."""
     fabric_test: FabricTest | None = None
 
+    cpu_jobs: bool = False
+    """Jobs that ask for no GPU may start machines of it, although they have GPUs."""
     reuse_from: tuple[str, ...] = ()
     """Pools whose idle machines become nodes of this one, where a machine would be launched otherwise."""
+
+    @property
+    def gpu_jobs_only(self) -> bool:
+        """No machine of it starts for a job that asks for no GPU. One that is there runs such jobs as well."""
+        return bool(self.shape.gpus()) and not self.cpu_jobs
 
     def machine_shape(self) -> Shape:
         """What a machine must bring: its GPUs whole, and without what Slurm makes of them."""

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.node import Node
-from burstd.domain.slurm.shape import SHARD, Gres, Shape, gpus_of, shards_of_gpus
+from burstd.domain.slurm.shape import PARTS_OF_GPUS, SHARD, Gres, Shape, gpus_of, shards_of_gpus
 from burstd.planner.demand.feature_expression import Constraint, parse_constraint
 from burstd.planner.demand.gres import GresCounts, available_gres, gres_text, lacking_gres
 
@@ -68,6 +68,11 @@ class ResourceRequirements:
     gres_per_job: tuple[Gres, ...]
     constraint: Constraint
     exclusive: bool
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        """True where it asks for GPUs, or for parts of one."""
+        return any(g.name == "gpu" or g.name in PARTS_OF_GPUS for g in (*self.gres_per_node, *self.gres_per_job))
 
     def share_per_node(self, nodes: int) -> NodeShare:
         """What each of so many nodes gives, spread evenly."""

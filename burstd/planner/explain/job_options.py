@@ -49,6 +49,7 @@ def job_variants(job: Job, snapshot: Snapshot, slurm: SlurmView, *, by_time: boo
         _memory(job, shapes.shapes),
         _nodes(job, snapshot),
         _cpus(job, shapes.shapes),
+        _a_gpu(job),
         _time(job) if by_time else (),
     )
     for some in every:
@@ -164,6 +165,15 @@ def _gres(job: Job, index: int, shapes: Iterable[Shape], *, of_job: bool) -> Ite
     counts = {available_gres(GresCounts(shape.gres), old.name, old.type) * nodes for shape in shapes} | {1}
     for count in sorted((c for c in counts if 0 < c < old.count), reverse=True):
         yield option(replace(old, count=count))
+
+
+def _a_gpu(job: Job) -> Iterator[JobVariant]:
+    """Of pools that start machines for jobs with GPUs only."""
+    if not resource_requirements(job).asks_for_gpus:
+        now = (*job.gres_per_node, Gres("gpu", "", 1))
+        before = _gres_flag(job.gres_per_node, of_job=False) if job.gres_per_node else "no --gres"
+        update = f"TresPerNode={','.join(f'gres/{g}' for g in now)}"
+        yield JobVariant(before, _gres_flag(now, of_job=False), update, replace(job, gres_per_node=now))
 
 
 def _gres_flag(asked: tuple[Gres, ...], *, of_job: bool) -> str:

@@ -219,7 +219,7 @@ class EquivalenceClasses:
         shapes: Counter[Shape] = Counter()
         names: set[str] = set()
         for pool in self._snapshot.pools.values():
-            if partition in pool.partitions:
+            if partition in pool.partitions and _starts_for(pool, job_class.requirements):
                 named = bool(job_class.excluded_nodes or job_class.required_nodes)
                 shapes[pool.shape] += sum(map(job_class.allows_node, pool.slots)) if named else len(pool.slots)
                 names |= job_class.required_nodes.intersection(pool.slots) if named else set()
@@ -287,6 +287,8 @@ def pool_fit(request: ResourceRequest, pool: Pool) -> PoolFit | str:
 
 def _nodes_needed(wanted: ResourceRequirements, pool: Pool) -> int | str:
     """How many of the pool's slots it takes, or what one of them lacks."""
+    if not _starts_for(pool, wanted):
+        return "a place for a job without GPUs (--gres=gpu:1 asks for one)"
     constraint = wanted.constraint
     if constraint.problem:
         return constraint.problem
@@ -295,3 +297,8 @@ def _nodes_needed(wanted: ResourceRequirements, pool: Pool) -> int | str:
     if not matches(pool.shape.features):
         return features_text(constraint.text)
     return wanted.nodes_needed(pool.shape)
+
+
+def _starts_for(pool: Pool, wanted: ResourceRequirements) -> bool:
+    """False where no machine of the pool starts for it, whatever its shape."""
+    return wanted.asks_for_gpus or not pool.gpu_jobs_only
