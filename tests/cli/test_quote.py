@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -45,6 +46,11 @@ sbatch: end of defined options
 REFUSED = f"{OPTIONS}allocation failure: Requested node configuration is not available\n"
 CONFIG = "AccountingStorageType   = (null)\nDefMemPerNode = 100\nSelectTypeParameters    = CR_CPU_MEMORY\n"
 PARTITIONS = "PartitionName=burst State=UP MaxTime=UNLIMITED\nPartitionName=onprem State=UP Default=YES\n"
+QUEUED = {
+    "JobID": "4711", "JobArrayID": "4711", "State": "PENDING", "Partition": "burst", "NumNodes": "1", "NumCPUs": "1",
+    "MinMemory": "100M", "tres-per-node": "gres/gpu:1", "TimeLimit": "2:00:00", "UserName": ME, "Reason": "None",
+    "Name": "train.sh", "Comment": "for me alone", "Requeue": "1", "BatchFlag": "1",
+}  # fmt: skip
 assert isinstance(SNAPSHOT.slurm, SlurmView)
 BUSY = replace(SNAPSHOT.slurm.nodes["gpu2"], state="ALLOCATED", cpus_allocated=8)
 FULL = replace(SNAPSHOT.slurm, nodes={**SNAPSHOT.slurm.nodes, "gpu2": BUSY})
@@ -67,6 +73,18 @@ class Commands:
         program = self.folder / name
         program.write_text(
             f'#!/bin/sh\necho "$*" >> "{self.folder}/words"\ncat "{self.folder}/{name}.said" >&2\nexit {status}\n'
+        )
+        program.chmod(0o755)
+
+    def queues(self, *rows: dict[str, str]) -> None:
+        """squeue has these jobs of ours."""
+        (self.folder / "squeue.json").write_text(json.dumps([QUEUED | row for row in rows]))
+        program = self.folder / "squeue"
+        program.write_text(
+            f"#!{sys.executable} -IS\nimport json, os\n"
+            "ends = [field.split(':0', 1) for field in os.environ['SQUEUE_FORMAT2'].split(',')]\n"
+            f"for row in json.load(open({str(self.folder / 'squeue.json')!r})):\n"
+            "    print(''.join(row.get(name, '') + end for name, end in ends))\n"
         )
         program.chmod(0o755)
 
@@ -202,6 +220,62 @@ def test_an_array_costs_as_much_as_all_of_its_tasks(run: Run, backend: FakeBacke
 def test_no_sbatch_here(run: Run, slurm: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert "sbatch is not installed here" in run("quote", "train.sh").err
+
+
+@pytest.mark.parametrize(
+    ("row", "fields", "says"),
+    [
+        ({}, {"slurm": FULL}, "starts {}; costs about 1.56 EUR, 6.15 EUR at most"),
+        (
+            {"Reason": "JobHeldUser", "TimeLimit": "UNLIMITED"},
+            {"slurm": FULL},
+            "waits first (JobHeldUser); then starts {}; costs about 0.80 EUR, and it has no time limit",
+        ),
+        (
+            {"JobArrayID": "4711_[1-100%8]", "ArrayJobID": "4711", "ArrayTaskID": "1-100%8"},
+            {"slurm": FULL},
+            "the first task starts {}; all cost about 156.40 EUR, 615.40 EUR at most",
+        ),
+        (
+            {"Feature": "h100"},
+            {},
+            "cannot start: no node in pool gpu has feature h100; no node in pool cpu has feature h100",
+        ),
+    ],
+)
+def test_a_job_that_waits_in_a_line(
+    run: Run, backend: FakeBackend, slurm: Commands, row: dict[str, str], fields: dict[str, Any], says: str
+) -> None:
+    backend.answer = quoting(**fields)
+    slurm.queues(row)
+    out = run("quote", "--brief", "--job", "4711").out
+    assert out == f"burstd: {says.format('in about 1 min (90 %: 100 s), gpu: g4 on-demand')}\n"
+    [command] = backend.commands
+    assert isinstance(command, QuoteJobs)
+    (job,) = command.jobs
+    assert (job.id, job.user, job.comment, command.usable) == ("4711", ME, "", ())
+
+
+def test_components_and_budgets_in_lines(run: Run, backend: FakeBackend, slurm: Commands) -> None:
+    settings = {"projects": {"lhc": {"limit": "2.00"}}}
+    budget = policies.budget.plugin.make(policies.budget.BudgetSettings.model_validate(settings))
+    backend.answer = quoting(budget, slurm=FULL)
+    het = {"JobID": "4711", "HetJobID": "4711", "HetJobOffset": "0", "Account": "lhc", "TimeLimit": "10:00"}
+    slurm.queues(het, {**het, "JobArrayID": "4711+1", "HetJobOffset": "1", "TimeLimit": "2:00:00"})
+    lines = run("quote", "--brief", "--job", "4711").out.splitlines()
+    assert [line[:20] for line in lines] == ["burstd: component 0 ", "burstd: component 1 ", "burstd: budget of pr"]
+    assert lines[2] == "burstd: budget of project lhc: 2.00 EUR left of 2.00 EUR (month)"
+
+
+def test_a_job_that_does_not_wait_or_is_of_others(run: Run, slurm: Commands) -> None:
+    slurm.queues({"State": "RUNNING"})
+    outcome = run("quote", "--job", "4711")
+    assert (outcome.code, outcome.err) == (1, "burstctl: Job 4711 does not wait.\n")
+    slurm.queues({"UserName": "eve"})
+    outcome = run("quote", "--job", "4711")
+    assert (outcome.code, outcome.err) == (4, "burstctl: Job 4711 is eve's: eve may ask.\n")
+    for words in ((), ("--job", "4711", "train.sh")):
+        assert "either the words of an sbatch or --job" in run("quote", *words).err
 
 
 def test_burstd_rests(run: Run, backend: FakeBackend, slurm: Commands) -> None:

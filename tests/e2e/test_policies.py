@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -69,7 +70,9 @@ HANGS = GOOD.replace('return "its name', 'while job.name:\n                pass\
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Site]:
-    with site_up(pools=[CPU, GPU, DREAM], settings=SETTINGS, comments=True, brokered=("burst",)) as up:
+    with site_up(
+        pools=[CPU, GPU, DREAM], settings=SETTINGS, comments=True, brokered=("burst",), quoted=("burst",)
+    ) as up:
         yield up
 
 
@@ -92,6 +95,19 @@ def settings(site: Site, old: str, new: str) -> None:
 
 def explained(site: Site, job: str) -> str:
     return " ".join(site.burstctl("explain", job, user="ada").stdout.split())
+
+
+def told_at_terminal(site: Site, words: str) -> str:
+    """What sbatch says on a terminal, once burstd has time for a quote: it may just have answered another question."""
+    found: list[str] = []
+
+    def is_told() -> bool:
+        said = site.cluster.sh(f"script -qec {shlex.quote(words)} /dev/null", "ada", check=False)
+        found.append(" ".join(said.split()))
+        return "burstd: " in found[-1]
+
+    site.wait(is_told, 30, f"burstd's word on {words}")
+    return found[-1]
 
 
 def test_a_budget_stops_the_second_job_and_raising_it_starts_it(site: Site) -> None:
@@ -127,6 +143,12 @@ def test_a_budget_stops_the_second_job_and_raising_it_starts_it(site: Site) -> N
 def test_what_can_never_be_is_told_at_once(site: Site) -> None:
     with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
         site.submit("-p burst --gres=gpu:h100:9 -t5")
+    told = told_at_terminal(site, "sbatch --parsable -p burst -A belle -c1 --mem=100 -t600 --wrap true")
+    assert "burstd: cannot start: " in told
+    assert "burstd: budget of project belle: 0.10 EUR left of 0.10 EUR (month)" in told
+    assert told.split()[-1].isdecimal(), "the job's number, as scripts expect it"
+    told = told_at_terminal(site, "sbatch --test-only -p burst --gres=gpu:b300:1 -t5 --wrap true")
+    assert "burstd: cannot start: no offer can serve pool dream" in told
     dream = site.submit("-p burst --gres=gpu:b300:1 -t5")
     poor = site.submit("-p burst -A belle -c1 --mem=100 -t600")
     for job, why in ((dream, "no offer can serve pool dream"), (poor, "the whole budget")):

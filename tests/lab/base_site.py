@@ -24,7 +24,7 @@ from tests.lab import programs
 from tests.lab.cluster import Cluster
 from tests.lab.containers import apptainer
 from tests.lab.patience import patience_s
-from tests.lab.slurm_files import USERS, job_submit_lua
+from tests.lab.slurm_files import USERS, cli_filter_lua, job_submit_lua
 from tests.lab.ssh_store import DATA, SshStore
 
 JOB_DIR = "/var/spool/burst"
@@ -46,6 +46,7 @@ class BaseSite(ABC):
     premises share, as their homes and as staging's ``job_dir``. With ``containers`` nodes have Apptainer, the
     head can convert images, and slurmctld has burstd's job_submit.lua, as with ``workdir_partitions``, in which every
     batch job's working directory is staged, and with ``brokered``, in which jobs may require machines by their comment.
+    sbatch tells at a terminal what jobs of the partitions ``quoted`` meet.
     ``projects`` are Slurm's half of them; the ``onprem`` nodes on premises
     have ``onprem_gpus`` each, of ``onprem_shards`` shards.
     """
@@ -69,6 +70,7 @@ class BaseSite(ABC):
         containers: bool = False,
         workdir_partitions: tuple[str, ...] = (),
         brokered: tuple[str, ...] = (),
+        quoted: tuple[str, ...] = (),
         image_packages: Sequence[str] = (),
         projects: Sequence[Project] = (),
         onprem: int = 2,
@@ -83,6 +85,7 @@ class BaseSite(ABC):
         self._containers = containers
         self._workdir_partitions = workdir_partitions
         self._brokered = brokered
+        self._quoted = quoted
         self._image_packages = tuple(image_packages)
         self._projects = tuple(projects)
         self._onprem = onprem, onprem_gpus, onprem_shards
@@ -135,7 +138,8 @@ class BaseSite(ABC):
             programs=f"{programs.PREFIX}/bin",
             extra_conf=self._extra
             + ("\nBurstBufferType=burst_buffer/lua\n" if self._staging is not None else "")
-            + ("\nJobSubmitPlugins=lua\n" if self._containers or self._brokered else ""),
+            + ("\nJobSubmitPlugins=lua\n" if self._containers or self._brokered else "")
+            + ("\nCliFilterPlugins=lua\n" if self._quoted else ""),
             progress=self._progress,
         )
         self._progress("starting Slurm")
@@ -190,6 +194,8 @@ class BaseSite(ABC):
         texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
         if self._containers or self._workdir_partitions or self._projects or self._brokered:
             texts["job_submit.lua"] = job_submit_lua(self._workdir_partitions, self._projects, brokered=self._brokered)
+        if self._quoted:
+            texts["cli_filter.lua"] = cli_filter_lua(self._quoted)
         return tuple(BoxFile(f"/etc/slurm/{name}", text) for name, text in texts.items())
 
     def _start_storage(self) -> None:

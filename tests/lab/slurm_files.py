@@ -127,6 +127,20 @@ def job_submit_lua(
     return text
 
 
+def cli_filter_lua(partitions: Sequence[str]) -> str:
+    """burstd's cli_filter.lua for jobs that name these partitions."""
+    text = (_CONFIG / "cli_filter.lua").read_text(encoding="utf-8")
+    names = ", ".join(f'"{name}"' for name in partitions)
+    for before, after in (
+        ("local partitions = {}", f"local partitions = {{ {names} }}"),
+        # A busy machine may take longer than a user likes to wait.
+        ("local seconds, test_seconds = 2, 5", "local seconds, test_seconds = 60, 60"),
+    ):
+        assert before in text.splitlines()
+        text = text.replace(before, after)
+    return text
+
+
 def cgroup_text(release: str) -> str | None:
     """cgroup.conf: boxes have no cgroups of their own. Slurm 22.05 knows no such switch, and does not need it."""
     return None if release == "bookworm" else "CgroupPlugin=disabled\n"

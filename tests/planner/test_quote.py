@@ -74,6 +74,17 @@ def waits(way: QuotedWay) -> list[int]:
     return [round(at - NOW) for at in (way.start.p10, way.start.p50, way.start.p90)]
 
 
+def test_a_job_that_waits_does_not_wait_for_itself() -> None:
+    wanted = {"partitions": ("gpu",), "gres_per_node": (Gres("gpu", "", 2),)}
+    queued = job("7", user="ada", priority=5, time_limit_s=7200.0, **wanted)
+    alone, own, of_another = (
+        waits(quote(world(*rows), asked(id="7", **wanted)).ways[0])
+        for rows in ((), (queued,), (replace(queued, user="bob"),))
+    )
+    assert alone == own == [0, 0, 60]
+    assert of_another != own
+
+
 def times(found: TimeRange) -> list[float]:
     return [found.p10, found.p50, found.p90]
 

@@ -1,4 +1,4 @@
-"""What jobs would meet that are not submitted: ``burstctl quote``. Values in, an answer out; nothing is kept."""
+"""What jobs would meet if they were submitted now: ``burstctl quote``. Values in, an answer out; nothing is kept."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ _Gres = Annotated[tuple[GresRequest, ...], Field(max_length=100)]
 class QuoteJobRequest(RequestBody):
     """A job, or a component of a het job; its fields are Job's."""
 
+    id: ShortText = ""
+    """Of one that is in the queue already."""
     partitions: Annotated[tuple[ShortText, ...], Field(min_length=1, max_length=100)]
     name: ShortText = ""
     account: ShortText = ""
@@ -71,7 +73,7 @@ class QuoteJobRequest(RequestBody):
         values = {name: getattr(self, name) for name in type(self).model_fields}
         for name in ("gres_per_node", "gres_per_job"):
             values[name] = tuple(Gres(gres.name, gres.type, gres.count) for gres in values[name])
-        return Job(id="", user=user, state=JobState.PENDING, submitted=0.0, **values)
+        return Job(user=user, state=JobState.PENDING, submitted=0.0, **values)
 
 
 class UsablePartitionRequest(RequestBody):

@@ -24,13 +24,14 @@ from burstd.cli.commands.job import print_changes
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, with_client
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.domain.slurm.job import Job, JobState
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from burstd.api.answers.base import Money
+    from burstd.api.answers.plan import BudgetView
     from burstd.api.answers.quote import QuotedWayView, QuotesView, QuoteView, TimeRangeView
-    from burstd.domain.slurm.job import Job
     from burstd.slurm.commands.sbatch import SbatchAnswer, SubmitDefaults
 
 _SBATCH_TIMEOUT_S = 30.0
@@ -42,15 +43,18 @@ _SENT = (
     "excluded_nodes", "requeue",
 )  # fmt: skip
 """Fields of a job that burstd is told as they are."""
+_BRIEF_VERDICTS = {"impossible": "cannot start", "wait": "waits"}
 
 
 @with_client
 def quote(
     burstd: ApiClient,
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="[--] WORDS...", help="As for sbatch: options follow after --, then the script."),
-    ],
+    ] = None,
+    job: Annotated[str, typer.Option("--job", metavar="JOB", help="Your job that waits, in the place of WORDS.")] = "",
+    brief: Annotated[bool, typer.Option("--brief", help="A line or two: what the job meets as it is.")] = False,
 ) -> None:
     """What a job would meet before you submit it: each way to run it, with start, end, cost, and what selects it.
 
@@ -59,6 +63,35 @@ def quote(
     started.
     """
     from burstd.api.answers.quote import QuotesView
+
+    if bool(job) == bool(words):
+        raise typer.BadParameter("either the words of an sbatch or --job", param_hint="WORDS")
+    answer = _quote_waiting_job(burstd, job) if job else _quote_words(burstd, words or [])
+    burstd.show(QuotesView, answer, print_brief if brief else print_quotes)
+
+
+def _quote_waiting_job(burstd: ApiClient, job_id: str) -> dict[str, Any]:
+    """Of a job in the queue, its own partitions alone."""
+    from burstd.api.answers.base import current_user
+    from burstd.planner.demand.pending_reasons import pending_reason
+    from burstd.slurm.commands.jobs import read_job
+    from burstd.slurm.commands.run import SlurmCommands
+
+    try:
+        jobs = [one for one in read_job(SlurmCommands(), job_id) if one.state is JobState.PENDING]
+    except (SchedulerUnavailable, SchedulerRefused) as error:
+        burstd.fail(ExitCode.UNREACHABLE, f"{error}.")
+    if not jobs:
+        burstd.fail(ExitCode.NEGATIVE, f"Job {job_id} does not wait.")
+    if jobs[0].user != current_user():
+        burstd.fail(ExitCode.FORBIDDEN, f"Job {job_id} is {jobs[0].user}'s: {jobs[0].user} may ask.")
+    answer = burstd.request("POST", "/quote", {"jobs": [{**_body(one), "id": one.id} for one in jobs]})
+    waits = dict.fromkeys(one.reason for one in jobs if not pending_reason(one.reason).needs_nodes)
+    return {**answer, "waits_for": list(waits)}
+
+
+def _quote_words(burstd: ApiClient, words: Sequence[str]) -> dict[str, Any]:
+    """Of a job that is not submitted, also in other partitions."""
     from burstd.slurm.commands.sbatch import refusals, usable_partitions
 
     said, jobs, defaults, script = _asked_jobs(burstd, words)
@@ -69,8 +102,7 @@ def quote(
     body = {"jobs": [_body(job) for job in jobs], "usable_partitions": [asdict(one) for one in usable]}
     answer = burstd.request("POST", "/quote", body)
     refused = [why for job in jobs for why in refusals(job, defaults, *who)]
-    answer |= {"slurm": said.message, "refused": said.refused, "waits_for": refused + _waits_for(said, script)}
-    burstd.show(QuotesView, answer, print_quotes)
+    return {**answer, "slurm": said.message, "refused": said.refused, "waits_for": refused + _waits_for(said, script)}
 
 
 def _asked_jobs(burstd: ApiClient, words: Sequence[str]) -> tuple[SbatchAnswer, list[Job], SubmitDefaults, str]:
@@ -174,10 +206,45 @@ def print_quotes(out: ConsoleOutput, answer: QuotesView) -> None:
             _print_slurm(out, answer)
         _print_ways(out, answer.now, one)
         for budget in one.budgets:
-            left = budget.fault or f"{money_text(budget.left)} left of {money_text(budget.limit)} ({budget.period})"
-            out.note(f"Budget of {budget.kind} {budget.name}: {left}.")
+            out.note(f"Budget of {_budget_text(budget)}.")
     if several:
         out.note("All components start together: the latest counts.")
+
+
+def print_brief(out: ConsoleOutput, answer: QuotesView) -> None:
+    """A line for each component: when and where it starts as it is, and at what cost, or why not; one for budgets."""
+    if answer.refused:
+        out.line(f"burstd: Slurm refuses it as it is: {answer.slurm}")
+        return
+    waits = f"waits first ({', '.join(answer.waits_for)}); then " if answer.waits_for else ""
+    for number, one in enumerate(answer.quotes):
+        component = f"component {number} " if len(answer.quotes) > 1 else ""
+        out.line(f"burstd: {component}{waits}{_brief_text(answer.now, one)}")
+    budgets = dict.fromkeys(f"budget of {_budget_text(budget)}" for one in answer.quotes for budget in one.budgets)
+    unseen = {one.unseen_account for one in answer.quotes} - {""}
+    budgets |= dict.fromkeys(f"account {name} is not looked at before your first job in it" for name in sorted(unseen))
+    if budgets:
+        out.line(f"burstd: {'; '.join(budgets)}")
+
+
+def _brief_text(now: datetime, one: QuoteView) -> str:
+    ways = [(len(way.options.split()), way.start.p50, way) for way in one.ways if way.taken and way.start is not None]
+    if not ways:
+        return f"{_BRIEF_VERDICTS.get(one.verdict, one.verdict)}: {one.summary}"
+    _, at, way = min(ways, key=lambda found: found[:2])
+    first = "the first task " if one.tasks > 1 else ""
+    times = _times(now, way.start)
+    text = f"{first}starts {rough_duration_text((at - now).total_seconds())} (90 %: {times[1]}), {_way_text(way)}"
+    if cost := _cost_text(way.expected, one.tasks):
+        worst = _cost_text(way.worst, one.tasks)
+        costs = "all cost" if one.tasks > 1 else "costs"
+        text += f"; {costs} about {cost}, {f'{worst} at most' if worst else 'and it has no time limit'}"
+    return text
+
+
+def _budget_text(budget: BudgetView) -> str:
+    left = budget.fault or f"{money_text(budget.left)} left of {money_text(budget.limit)} ({budget.period})"
+    return f"{budget.kind} {budget.name}: {left}"
 
 
 def _print_slurm(out: ConsoleOutput, answer: QuotesView) -> None:

@@ -1,4 +1,4 @@
-"""What a job would meet that is not submitted: each way to run it, with start, end, cost, and what selects it.
+"""What a job would meet if it were submitted now: each way to run it, with start, end, cost, and what selects it.
 
 The job is put at its place into the queue of the last snapshot, and the very decision that the daemon takes says what
 becomes of it, policies and budgets included. Another way is the same job with other options of sbatch: where a way is
@@ -47,7 +47,7 @@ _FAR_S = 10 * 366 * 86400.0
 """What starts later is said not to start."""
 NO_SITE_COSTS = SiteCosts()
 _NOT_DECIDED = "not looked at: the queue and the nodes are too many for more in one quote; name it to sbatch"
-_NUMBER = re.compile(rf"\bjob {JOB_ID}\b(?!\.)")
+_NUMBER = re.compile(rf"\bjob {JOB_ID}(?:\+[0-9]+)?\b(?!\.)")
 
 
 def quote_jobs(
@@ -61,6 +61,7 @@ def quote_jobs(
 ) -> tuple[Quote, ...]:
     """One quote a job: several are components of a het job, for which only their own partitions are looked at.
 
+    A job with an id is submitted already: its own row of the queue does not count.
     ``usable``: partitions that the user may name. ``site_costs`` are Tuning's. Of an array each figure is of its first
     task. ``in_time``: whether there is time for another look at the whole queue. Slurm must have been read.
     """
@@ -68,7 +69,9 @@ def quote_jobs(
     if not isinstance(slurm, SlurmView):
         raise TypeError("Slurm could not be read")
     placed = _in_queue(snapshot.now, slurm, jobs)
-    whole = replace(slurm, jobs=(*slurm.jobs, *placed))
+    submitted = {(job.id, job.user) for job in jobs if job.id}
+    others = [row for row in slurm.jobs if (row.id, row.user) not in submitted] if submitted else slurm.jobs
+    whole = replace(slurm, jobs=(*others, *placed))
     full = replace(snapshot, slurm=whole, outlook={})
     part, seen = relevant_part(full, whole, plan, placed[0])
     work = len(seen.jobs) + len(seen.nodes) + len(snapshot.claims)

@@ -67,6 +67,16 @@ def read_jobs(
     return parse_jobs(text, delimiters, translate, excluded, cached)
 
 
+def read_job(commands: SlurmCommands, job_id: str) -> tuple[Job, ...]:
+    """Asks Slurm for one job that has not ended, of a het job all components; times are by the system's clock.
+
+    Before EXCLUDED_NODES_SINCE without the nodes that it excludes. Raises SchedulerError.
+    """
+    delimiters = RandomDelimiters()
+    words = ("squeue", "--all", "--noheader", "--noconvert", f"--jobs={job_id}")
+    return parse_jobs(commands(*words, environment=delimiters.long_format(QUEUE_FIELDS)), delimiters, float)
+
+
 def read_excluded_nodes(commands: SlurmCommands) -> dict[str, tuple[str, ...]]:
     """Asks Slurm for excluded nodes by its job numbers, of jobs that exclude any. Raises SchedulerUnavailable."""
     delimiters = RandomDelimiters()
