@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.fake_backend import serving_api
-from tests.api.shared_node import BY_HAND, TOTAL, shared_node_record
+from tests.api.shared_node import BY_HAND, SITE_BY_HAND, TOTAL, shared_node_record
 from tests.api.world import USER
 
 from .conftest import NOBODY, Outcome, Run, as_user
@@ -52,11 +52,17 @@ def test_figures_by_hand_are_those_of_each_format(bill: Bill) -> None:
         "(nobody's) 2.01 EUR 33 min 1 idle (keep alive) 1.20 EUR, idle (fragment) 0.75 EUR, end 0.060 EUR",
         "ada 1.02 EUR 17 min 1 work 0.90 EUR, boot 0.12 EUR",
         f"{USER} 0.15 EUR 2 min 1 work 0.15 EUR",
+        "",
+        "1.30 EUR on nodes of the site, by [site.cost], no part of the sum above",
+        "USER COST NODE TIME",
+        "bob 1.30 EUR 30 min",
     ]
     assert json.loads(bill("--format", "json").out) == json.loads(bill("--json").out)
     assert json.loads(bill("--json").out)["total"] == [{"amount": f"{TOTAL}0000", "currency": "EUR"}]
     rows = [*csv.DictReader(bill("--format", "csv").out.splitlines())]
     assert added_up(rows, "user", "kind", "cause", "cost") == BY_HAND
+    rows = [*csv.DictReader(bill("--format", "site-csv").out.splitlines())]
+    assert {row["user"]: (Decimal(row["site_cost"]), Decimal(row["node_s"]) / 3600) for row in rows} == SITE_BY_HAND
     rows = [*csv.DictReader(bill("--format", "focus").out.splitlines())]
     assert added_up(rows, "x_User", "x_Kind", "x_IdleCause", "BilledCost") == BY_HAND
     assert {row["x_Job"] for row in rows} == {"17", "18", ""}
@@ -65,6 +71,9 @@ def test_figures_by_hand_are_those_of_each_format(bill: Bill) -> None:
     assert " ada 1.02 EUR 0.28 work 0.90 EUR, boot 0.12 EUR " in page
     assert f" {USER} 0.15 EUR 0.04 work 0.15 EUR " in page
     assert " 17 1.02 EUR 0.28 " in page
+    assert " 1.30 EUR at the site's own prices, no part of the sum above. " in page
+    assert " cleo 1.30 EUR 0.50 " in page
+    assert " bob 1.30 EUR 0.50 " in page
     kinds = ("work 1.05 EUR", "boot 0.12 EUR", "idle 1.95 EUR", "end 0.060 EUR")
     assert [found for found in kinds if found in page] == [*kinds]
     assert {row["ChargePeriodStart"] for row in rows} == {"2026-09-20T00:00:00Z", "2026-09-21T00:00:00Z"}
