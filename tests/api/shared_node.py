@@ -2,8 +2,9 @@
 
 A machine of 8 CPUs for 3.60 EUR an hour, 0.001 EUR a second, is started for job 17 of ada; a tenth of the price is for
 its address. It boots for 2 minutes. Job 17 has 4 CPUs for 30 minutes, job 18 of USER 2 CPUs for 10 minutes of these. It
-is kept for 20 minutes, and ends in one. Midnight (UTC) comes 30 minutes after its launch, at which job 19 of bob begins on a node of the site: it has 4 of
-16 CPUs for two hours, at 2.60 EUR an hour of the whole node.
+is kept for 20 minutes, and ends in one. Midnight (UTC) comes 30 minutes after its launch.
+
+Job 19 of bob begins with the launch, on a node of the site: 4 of 16 CPUs for two hours, at 2.60 EUR an hour of all 16.
 """
 
 from __future__ import annotations

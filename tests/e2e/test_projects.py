@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
+import httpx
 import pytest
 
 from burstd.domain.cloud.offer import Pool
@@ -177,6 +181,8 @@ def test_an_account_that_is_gone_is_named(phases: Phases) -> None:
     site.wait(lambda: not alarms(site), 60, "no alarm any more")
 
 
+OWN_COST = '[site.cost.old]\nnodes = ["op*"]\nnode_hour = 9\nkw = "1.8"\nenergy_kwh = 1\n'
+"""An hour costs 7.20 EUR used or not, and 1.80 EUR more if it is used."""
 HALF = projects_on("onprem", "burst", burst=BurstOverQuota.ALWAYS)
 
 
@@ -185,7 +191,7 @@ def half() -> Iterator[Site]:
     """Half of the GPUs are in the cloud."""
     with site_up(
         FULL, pools=[CLOUD], types=TYPES, projects=list(HALF.values()), onprem_gpus=4,
-        settings=settings(HALF, keep_alive_s=600),
+        settings=settings(HALF, keep_alive_s=600) + OWN_COST,
     ) as site:  # fmt: skip
         yield site
 
@@ -196,6 +202,48 @@ def test_six_phases_with_half_of_the_gpus_in_the_cloud(half: Site, figure: Calla
     half.wait(lambda: phases.running() == [16, 0, 0, 0], 60, "four machines of the cloud")
     phases.clear()
     phases.six_phases()
+    phases.clear()
+    _both_places_are_compared_by_slurms_own_times(half)
+
+
+def _both_places_are_compared_by_slurms_own_times(site: Site) -> None:
+    """Of two like jobs one runs here, with a quarter of a node, one there, with half of a machine that is up."""
+    words = "-A team-d -J beside --mem=1 --gres=gpu:1 -o /dev/null"
+    here, there = (site.submit(f"{words} {where}", "sleep 2") for where in ("-w op1", "-C cloud"))
+
+    def accounted() -> list[str]:
+        return site.cluster.sh(f"sacct -nXP -s CD -j {here},{there} -o Submit,Eligible,Start,End").split()
+
+    site.wait(lambda: len(accounted()) == 2, 60, "both jobs completed in Slurm's accounting")
+    times = [[datetime.fromisoformat(text).timestamp() for text in line.split("|")] for line in accounted()]
+    own_h, rented_h = ((ended - started) / 3600 for _, _, started, ended in times)
+    owned, marginal, charged = 7.20 * own_h / 4, 1.80 * own_h / 4, 9.80 * rented_h / 2
+
+    def by_hand(job: str) -> bool:
+        """Once its end and that of the other are on record."""
+        try:
+            answer = site.api("/v1/compare", job=job)
+        except httpx.HTTPStatusError:
+            return False
+        used, of_use, rent = (
+            float(sum(Decimal(one["amount"]) for one in answer[place][name]["costs"] or ()))
+            for place, name in (("here", "used"), ("here", "marginal"), ("there", "charged"))
+        )
+        told = [answer[place][name]["seconds"] for place in ("here", "there") for name in ("wait", "run", "completion")]
+        by_slurm = [
+            seconds
+            for submitted, eligible, started, ended in times
+            for seconds in (started - eligible, ended - started, ended - submitted)
+        ]
+        idle = owned / float(answer["groups"][0]["utilisation"])
+        return (
+            told == pytest.approx(by_slurm, abs=0.05)
+            and [used, of_use, rent] == pytest.approx([idle + marginal, marginal, charged], rel=0.03)
+            and float(answer["break_even"] or 0) == pytest.approx(owned / (charged - marginal), rel=0.03)
+        )
+
+    for job in (here, there):
+        site.wait(partial(by_hand, job), 30, f"job {job} here and there as Slurm's accounting has both: {times}")
 
 
 def test_a_quota_waits_for_cloud_nodes_and_takes_gpus_back_where_none_comes(
