@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import ceil, floor, log10
+from math import ceil
 
 from markupsafe import escape
 
 from burstd.domain.job_use import JobUse, Series
 from burstd.domain.units import memory_text, span_text
+from burstd.plots.svg import svg_document, value_ticks
 
 MAX_ROWS = 24
 """A job on many nodes has more; the first are drawn."""
@@ -18,15 +19,6 @@ MAX_NODES = MAX_ROWS // 2
 """So many nodes fill them: each that has series has CPUs and memory at least."""
 _WIDTH, _ROW, _LEFT, _TOP, _PLOT = 900, 110, 230, 40, 70
 _RIGHT = 20
-_STYLE = """<style>
-.back { fill: #ffffff } text { fill: #1b1f24 } .soft { fill: #555d66 } .line { stroke: #d4dae0; fill: none }
-.peak { fill: #5790fc; fill-opacity: .25 } .mean { stroke: #2563c9; stroke-width: 1.5; fill: none }
-@media screen and (prefers-color-scheme: dark) {
-.back { fill: #14171a } text { fill: #e6e8ea } .soft { fill: #a9b1b9 } .line { stroke: #343b43 }
-.mean { stroke: #86bdf7 }
-}
-</style>"""
-"""The colours of the pages, light and dark."""
 _MOST_TICKS = 6
 _NOTHING = 1e-6
 _TIME_STEPS_S = (
@@ -56,19 +48,12 @@ def job_use_svg(use: JobUse) -> str:
     more = len(rows) > len(shown) or MAX_NODES <= read < len(use.nodes)
     left_out = f"; the first {len(shown)} plots are drawn" if more else ""
     about = escape(f"Job {use.job} from {when}, {span_text(end - begin)}{left_out}; line: mean, area: peak")
-    size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="sans-serif">',
-        _STYLE,
-        f"<title>{escape(f'What job {use.job} used')}</title>",
-        f'<rect class="back" width="{_WIDTH}" height="{height}"/>',
-        f'<text x="10" y="20" font-size="14">{about}</text>',
-    ]
+    parts = [f'<text x="10" y="20" font-size="14">{about}</text>']
     if not shown:
         parts.append(f'<text font-size="12" x="10" y="{_TOP + 20}">No figures over time are kept of it.</text>')
     for number, row in enumerate(shown):
         parts += _drawn(row, _TOP + _ROW * number, begin, max(end - begin, 1.0))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return svg_document(f"What job {use.job} used", _WIDTH, height, parts)
 
 
 def _rows(use: JobUse) -> list[_Row]:
@@ -131,17 +116,6 @@ def _drawn(row: _Row, top: int, begin: float, length: float) -> list[str]:
             for line in _lines(row.series, lambda place: x(time_of(place)), y)
         ),
     ]
-
-
-def value_ticks(most: float, format_tick: Callable[[float], str]) -> list[float]:
-    """Round values from 0 to ``most``, five at most: MiB are round in the unit that they are written in."""
-    unit = 1.0
-    while format_tick is memory_text and most / unit >= 1024:
-        unit *= 1024
-    rough = most / unit / 4
-    tenth = 10.0 ** floor(log10(rough))
-    step = unit * next(tenth * n for n in (1, 2, 2.5, 5, 10) if tenth * n >= rough * 0.999)
-    return [step * n for n in range(int(most / step * 1.001) + 1)]
 
 
 def time_ticks(begin: float, length: float) -> list[float]:

@@ -23,7 +23,7 @@ from burstd.planner.demand.stuck_jobs import stuck_on_burst_since, stuck_since
 from burstd.planner.policy_chain import PlannerCache, make_target
 from burstd.planner.timeouts import Tuning
 from burstd.simulate.report.result import SimulatedJobRun, TimelineSample
-from burstd.simulate.traces.window import DAY_S, ReplayJob, Workload
+from burstd.simulate.traces.window import DAY_S, ReplayJob, Unit, Workload
 from burstd.simulate.world.fleet import CLUSTER, CloudFleet, SimulatedMachine
 from burstd.simulate.world.market import SITE_PARTITION, Market, StockoutModel
 from burstd.simulate.world.queue import BackfillQueue
@@ -57,6 +57,11 @@ class Scenario:
     tick_s: float = 60.0
     seed: int = 1
     tuning: Tuning = field(default_factory=Tuning)
+
+    def can_run(self, job: ReplayJob, unit: Unit) -> bool:
+        """Whether the site or some pool ever can; the same without a cloud, so that chains have the same jobs."""
+        on_site = job.nodes <= self.nodes and job.units <= self.node_size
+        return on_site or self.market.some_pool_fits(job.nodes, job.units, unit)
 
 
 @dataclass(slots=True)
@@ -130,7 +135,7 @@ class ReplayRun:
     def run(self) -> ReplayOutcome:
         """Until every job has ended, or nothing will start those that are left. Raises ReplayError."""
         began = process_time()
-        possible = [job for job in self._workload.jobs if self._can_run_somewhere(job)]
+        possible = [job for job in self._workload.jobs if self._scenario.can_run(job, self._workload.unit)]
         at = 0
         while True:
             arrival = possible[at].submitted if at < len(possible) else inf
@@ -164,11 +169,6 @@ class ReplayRun:
             self.fleet, jobs, tuple(self._timeline), impossible, self._site_unit_s, self._decisions,
             process_time() - began,
         )  # fmt: skip
-
-    def _can_run_somewhere(self, job: ReplayJob) -> bool:
-        """The same without a cloud, so that chains are compared over the same jobs."""
-        market, unit = self._scenario.market, self._workload.unit
-        return self._site.fits_when_empty(job.nodes, job.units) or market.some_pool_fits(job.nodes, job.units, unit)
 
     def _given_up(self, now: float) -> bool:
         """Nothing has happened for so long, and nothing is to come, but that policies are asked again and again."""
@@ -428,6 +428,7 @@ class ReplayRun:
             job.nodes,
             bool(life.slots),
             life.interruptions,
+            life.site_nodes,
         )
 
 

@@ -72,21 +72,53 @@ class PreparedStudy:
 
     def run_study(self, on_result: Callable[[ChainResult], None] = lambda _: None) -> ReplayResult:
         """Replays every chain. Raises ReplayError."""
-        workload, world = self.workload, self.scenario
-        word = f"{workload.unit.upper()}s"
-        capacity_s = world.nodes * world.node_size * (workload.window.end - workload.window.start)
+        world = self.scenario
         return ReplayResult(
-            title=f"{self.study.trace.name}, {_date(workload.window.start)} to {_date(workload.window.end)}",
-            trace=f"{self.study.trace.name} ({self.trace.format})",
-            site=f"{world.nodes} nodes with {world.node_size} {word} each (load {workload.work_s / capacity_s:.2f})",
-            cloud=_describe_offers(world),
-            window=workload.window,
+            title=self.title,
+            trace=self.trace_text,
+            site=self.site_text,
+            cloud=self.cloud_text,
+            window=self.workload.window,
             seed=world.seed,
-            results=replay_chains(workload, world, self.chains, on_result),
-            notes=(*self.trace.notes, *workload.notes, *world.market.notes, *_notes(world)),
+            results=replay_chains(self.workload, world, self.chains, on_result),
+            notes=self.notes,
             site_size=world.nodes * world.node_size,
-            site_unit=word,
+            site_unit=self.unit_word,
         )
+
+    @property
+    def unit_word(self) -> str:
+        """What the site is counted in: ``GPUs``."""
+        return f"{self.workload.unit.upper()}s"
+
+    @property
+    def title(self) -> str:
+        """``jobs.txt, 2026-03-01 to 2026-03-15``."""
+        window = self.workload.window
+        return f"{self.study.trace.name}, {_date(window.start)} to {_date(window.end)}"
+
+    @property
+    def trace_text(self) -> str:
+        """The file and its format."""
+        return f"{self.study.trace.name} ({self.trace.format})"
+
+    @property
+    def site_text(self) -> str:
+        """``31 nodes with 8 GPUs each (load 1.00)``."""
+        world, window = self.scenario, self.workload.window
+        capacity_s = world.nodes * world.node_size * (window.end - window.start)
+        load = self.workload.work_s / capacity_s
+        return f"{world.nodes} nodes with {world.node_size} {self.unit_word} each (load {load:.2f})"
+
+    @property
+    def cloud_text(self) -> str:
+        """Machines and their prices."""
+        return _describe_offers(self.scenario)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, in sentences."""
+        return (*self.trace.notes, *self.workload.notes, *self.scenario.market.notes, *_notes(self.scenario))
 
 
 def prepare_study(study: Study, plugins: PluginRegistry | None = None, trace: Trace | None = None) -> PreparedStudy:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from burstd.api.job_use_plot import time_ticks, value_ticks
+from burstd.api.job_use_plot import time_ticks
 from burstd.domain.units import memory_text
+from burstd.plots.svg import value_ticks
 
 NOON = 1_790_000_000.0 - 1_790_000_000.0 % 86400 + 43200
 

@@ -120,6 +120,21 @@ def test_projects_are_replayed_beside_fair_share(folder: Path) -> None:
     assert re.search(r"^physics +12 +\d\d ", said, re.MULTILINE)
 
 
+@pytest.mark.slow
+def test_more_gpus_are_compared_with_bursting(folder: Path) -> None:
+    said = (folder / "said-5").read_text(encoding="utf-8")
+    for row in (" +0  no cloud", " +8  bought + burst", "+16  3y"):
+        assert f"{row} " in said
+    assert "Buying pays when at least " in said
+    assert "Cheapest with waits (median, 90 %) not longer than with bursting alone: " in said
+    assert (folder / "talk" / "cost.svg").exists()
+    assert "buy, rent or burst</h1>" in (folder / "compare.html").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## Buy, rent or burst\n(.*?)^## ", TEXT, re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^GPUs +(.*)$", said, re.MULTILINE)[0].split("  ")
+    for head in (head.strip().removesuffix(" (EUR)") for head in heads if head.strip()):
+        assert re.search(rf"^\| ([^|]*, )?{re.escape(head)}[, ]", section, re.MULTILINE), head
+
+
 def test_every_option_stands_in_the_document() -> None:
     (section,) = re.findall(r"^## Options\n(.*?)^## ", TEXT, re.MULTILINE | re.DOTALL)
     app = typer.Typer()

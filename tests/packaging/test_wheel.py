@@ -36,6 +36,7 @@ def test_it_has_what_is_not_python_too(wheel: Path) -> None:
         "burstd/share/systemd/burstd.service",
         "burstd/db/migrations/env.py",
         "burstd/py.typed",
+        "burstd/simulate/buy_or_rent/page.html.j2",
         "burstd/simulate/report/page.css",
         "burstd/simulate/report/page.html.j2",
         "burstd/simulate/report/page.js",

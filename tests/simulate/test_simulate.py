@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -101,6 +104,42 @@ def test_offers_of_a_file(trace: Path, tmp_path: Path) -> None:
     assert "line 4: offers[0].zon: there is no such key; did you mean 'zone'?" in fault.output
 
 
+COMPARED = ("--compare", "2,4", "--committed", "1y=1.20 EUR", "--policy", "immediate", "--days", "1")
+COSTS = """
+cluster = "site"
+[site.cost.gpu]
+nodes = ["gpu*"]
+gpu_hour = "0.60"
+"""
+
+
+@pytest.mark.slow
+def test_buy_or_rent_as_table_json_page_and_plots(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    config, page, talk = tmp_path / "burstd.toml", tmp_path / "page.html", tmp_path / "talk"
+    config.write_text(COSTS)
+    done = simulate(trace, *COMPARED, "--config", str(config), "--html", str(page), "--plots", str(talk))
+    assert done.exit_code == 0, done.output
+    rows = re.findall(r"^ +(\+\d) +([\w+ ]*\w)  ", done.output, re.MULTILINE)
+    names = ["bought", "bought + burst", "1y", "1y + burst"]
+    assert rows == [("+0", "no cloud"), ("+0", "burst"), *(("+2", n) for n in names), *(("+4", n) for n in names)]
+    assert "all figures are simulated from the trace, at list prices" in done.output
+    assert "[site.cost.gpu] does not say what an hour of use adds" in done.output
+    assert f"Written: {page}, {talk}/cost.svg, {talk}/wait.svg" in done.output
+    assert {path.name for path in talk.iterdir()} >= {"cost.svg", "wait.svg"}
+    found = json.loads(simulate(trace, *COMPARED, "--config", str(config), "--json").output)
+    assert (found["basis"], [way["owned"] for way in found["ways"]]) == ("simulated", ["0.6000", "1.2000"])
+    (best,) = [one for one in found["alternatives"] if one["cheapest"]]
+    text = page.read_text()
+    assert f"{best['cost']}*" in text.replace(",", "")
+    assert all(sentence.replace("'", "&#39;") in text for sentence in found["verdict"])
+    assert text.count("<svg") == 2
+    # It loads and runs nothing.
+    assert not re.search(r"<script|<link|<img|src=|href=|url\(|@import|\son\w+=", text)
+    for style in re.findall(r"<style>(.*?)</style>", text, re.DOTALL):
+        assert base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() in text
+
+
 @pytest.mark.parametrize(
     ("more", "code", "says"),
     [
@@ -116,6 +155,14 @@ def test_offers_of_a_file(trace: Path, tmp_path: Path) -> None:
         (["--load", "1"], ExitCode.USAGE, "--load and --nodes are both the size of the site"),
         (["--price", "cheap"], ExitCode.USAGE, "--price 'cheap' is no price"),
         (["--config", "nowhere.toml"], ExitCode.NEGATIVE, "nowhere.toml has 1 fault"),
+        (["--compare", "8;16"], ExitCode.USAGE, "--compare '8;16' is no list of numbers, 16 at most; write 8,16,32"),
+        ([*COMPARED, "--committed", "cheap"], ExitCode.USAGE, "--committed 'cheap' is no price: write NAME=PRICE"),
+        ([*COMPARED, "--policy", "idle"], ExitCode.USAGE, "leave --projects out, and give --policy once"),
+        (["--plots", "talk"], ExitCode.USAGE, "--site-cost, --committed and --plots are options of --compare"),
+        ([*COMPARED, "--site-cost", "gpu"], ExitCode.NEGATIVE, "(--config) has no [site.cost.gpu], it has none"),
+        (["--compare", "2"], ExitCode.NEGATIVE, "--compare needs what more GPUs cost: [site.cost.NAME] in burstd.toml"),
+        (["--compare", "3", "--committed", "1y=1"], ExitCode.NEGATIVE, "3 GPUs are no whole number of nodes with 2"),
+        ([*COMPARED, "--plots", "/proc/no"], ExitCode.NEGATIVE, "/proc/no cannot be written"),
         (
             ["--html", "nowhere/page.html", "--policy", "never"],
             ExitCode.NEGATIVE,

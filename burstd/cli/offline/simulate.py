@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from burstd.api.answers.text import duration_text
+from burstd.cli.offline.buy_or_rent import show_buy_or_rent
+from burstd.cli.offline.study_answer import answer_study, write_page
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.session import ApiClient, ExitCode, without_daemon
 
 if TYPE_CHECKING:
     from burstd.simulate.report.report import SimulationReport
     from burstd.simulate.report.result import ChainResult
-    from burstd.simulate.study import PreparedStudy, Study
-
-T = TypeVar("T")
+    from burstd.simulate.study import Study
 
 
 @without_daemon
@@ -72,6 +71,24 @@ def simulate(
     bind_depth: Annotated[int | None, typer.Option(min=0, help="As in burstd.toml.")] = None,
     seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 1,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="So many GPUs more on premises, bought or rented for good, beside bursting."),
+    ] = None,
+    site_cost: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --compare: what bought ones cost, by [site.cost.NAME] of --config."),
+    ] = None,
+    committed: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PRICE",
+            help="With --compare: of a GPU and hour, used or not, such as '1y=1.20' or '1y=1.20 EUR'; may be repeated.",
+        ),
+    ] = None,
+    plots: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --compare: write the plots there, as SVG and PNG.")
+    ] = None,
 ) -> None:
     """Replay a trace of jobs through the policies: waits, cloud hours and cost of each chain. Needs no daemon."""
     from burstd.simulate.study import Study
@@ -107,6 +124,13 @@ def simulate(
         study = replace(study, load=load)
     if cpus_per_node is not None:
         study = replace(study, size=cpus_per_node)
+    if compare is not None:
+        if projects or len(policy or ()) > 1:
+            burstctl.fail(ExitCode.USAGE, "--compare replays one chain: leave --projects out, and give --policy once")
+        show_buy_or_rent(burstctl, study, compare, site_cost or "", committed or (), html, plots)
+        return
+    if site_cost is not None or committed or plots is not None:
+        burstctl.fail(ExitCode.USAGE, "--site-cost, --committed and --plots are options of --compare 8,16")
     if projects:
         if html is not None or config is None:
             burstctl.fail(ExitCode.USAGE, "--projects needs --config, and has no page: leave --html out")
@@ -114,7 +138,9 @@ def simulate(
         return
     found = _replay(burstctl, study)
     if html is not None:
-        _write_page(burstctl, html, found)
+        from burstd.simulate.report.page import render_page
+
+        write_page(burstctl, html, render_page(found))
     if burstctl.json:
         sys.stdout.write(found.json_text())
         return
@@ -126,28 +152,13 @@ def simulate(
 def _replay(burstctl: ApiClient, study: Study) -> SimulationReport:
     from burstd.simulate.report.report import build_report
 
-    return _answer(burstctl, study, lambda prepared: build_report(prepared.run_study(_progress)))
-
-
-def _answer(burstctl: ApiClient, study: Study, replay: Callable[[PreparedStudy], T]) -> T:
-    """What a replay comes to; ends the command where it is not possible."""
-    from burstd.settings import SettingsError
-    from burstd.simulate.policy_chains import PolicyChainError
-    from burstd.simulate.run import ReplayError
-    from burstd.simulate.study import prepare_study
-    from burstd.simulate.traces.read import TraceError
-    from burstd.simulate.traces.window import WindowError
-
-    try:
-        return replay(prepare_study(study))
-    except (TraceError, SettingsError, PolicyChainError, WindowError, ReplayError) as error:
-        burstctl.fail(ExitCode.NEGATIVE, str(error))
+    return answer_study(burstctl, study, lambda prepared: build_report(prepared.run_study(_progress)))
 
 
 def _show_projects(burstctl: ApiClient, study: Study) -> None:
     from burstd.simulate.project_study import replay_projects
 
-    found = _answer(burstctl, study, replay_projects)
+    found = answer_study(burstctl, study, replay_projects)
     if burstctl.json:
         sys.stdout.write(found.json_text())
         return
@@ -200,15 +211,6 @@ def _parse_price(burstctl: ApiClient, option: str, text: str | None) -> Decimal 
     if not found.is_finite() or found < 0:
         burstctl.fail(ExitCode.USAGE, f"{option} {text!r} is no price; write 2.50")
     return found
-
-
-def _write_page(burstctl: ApiClient, path: Path, found: SimulationReport) -> None:
-    from burstd.simulate.report.page import render_page
-
-    try:
-        path.write_text(render_page(found), encoding="utf-8")
-    except OSError as error:
-        burstctl.fail(ExitCode.NEGATIVE, f"{path} cannot be written: {error.strerror or error}")
 
 
 def _print_report(found: SimulationReport) -> None:

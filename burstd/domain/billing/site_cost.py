@@ -50,10 +50,16 @@ class HourCost:
 
     def of_node(self, gpus: int) -> HourCost:
         """Of a whole node with so many GPUs."""
-        if not self.per_gpu:
-            return self
-        marginal = None if self.marginal is None else self.marginal * gpus
-        return replace(self, owned=self.owned * gpus, marginal=marginal, per_gpu=False)
+        return replace(self.times(Decimal(gpus)), per_gpu=False) if self.per_gpu else self
+
+    def of_gpu(self, gpus: int) -> HourCost:
+        """Of each GPU of a node with so many."""
+        return self if self.per_gpu else replace(self.times(1 / Decimal(gpus)), per_gpu=True)
+
+    def times(self, factor: Decimal, currency: str = "") -> HourCost:
+        """So many times as much, in another currency where one is given."""
+        marginal = None if self.marginal is None else self.marginal * factor
+        return replace(self, currency=currency or self.currency, owned=self.owned * factor, marginal=marginal)
 
 
 @dataclass(frozen=True, slots=True)

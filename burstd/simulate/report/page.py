@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from burstd.simulate.report.columns import report_columns, summary_sentences
@@ -25,22 +25,20 @@ _FAR = 3.0
 def render_page(report: SimulationReport) -> str:
     """The whole document."""
     # The licence replaces the script's first line, an address: the page names none.
-    script = _read("vendor/uplot/uPlot.iife.min.js").partition("\n")[2]
-    uplot = f"/*! uPlot\n{_read('vendor/uplot/LICENSE')}*/\n{script}"
-    scripts = [uplot, _read("simulate/report/page.js")]
-    style = _read("vendor/uplot/uPlot.min.css") + "\n" + _read("simulate/report/page.css")
+    script = read_resource("vendor/uplot/uPlot.iife.min.js").partition("\n")[2]
+    uplot = f"/*! uPlot\n{read_resource('vendor/uplot/LICENSE')}*/\n{script}"
+    scripts = [uplot, read_resource("simulate/report/page.js")]
+    style = read_resource("vendor/uplot/uPlot.min.css") + "\n" + read_resource("simulate/report/page.css")
     columns = report_columns(report)
     tables = [[column for column in columns if column.in_main_table is main] for main in (True, False)]
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_without_controls
-    )
-    return environment.from_string(_read("simulate/report/page.html.j2")).render(
+    admitted = f"script-src {' '.join(map(content_hash, scripts))}; style-src {content_hash(style)}"
+    return page_template("simulate/report/page.html.j2").render(
         report=report,
         facts=_facts(report),
         sentences=list(summary_sentences(report)),
         tables=[table for table in tables if table],
         data=page_data(report),
-        policy=f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}",
+        policy=f"default-src 'none'; {admitted}",
         style=Markup(style),  # noqa: S704  # files of this package
         scripts=[Markup(script) for script in scripts],  # noqa: S704
     )
@@ -70,12 +68,22 @@ def page_data(report: SimulationReport) -> dict[str, Any]:
     }
 
 
-def _read(path: str) -> str:
+def read_resource(path: str) -> str:
+    """A file of the package burstd."""
     return files("burstd").joinpath(path).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def content_hash(text: str) -> str:
+    """By which a policy of a page admits a script or a style."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def page_template(path: str) -> Template:
+    """A template of the package burstd; what it shows is escaped."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_without_controls
+    )
+    return environment.from_string(read_resource(path))
 
 
 def _without_controls(value: object) -> object:

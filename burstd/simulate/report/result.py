@@ -77,6 +77,8 @@ class SimulatedJobRun:
     burst: bool
     """It ran on cloud machines."""
     interruptions: int = 0
+    site_nodes: tuple[int, ...] = ()
+    """Nodes of the site that it ran on, by number from 0."""
 
     @property
     def wait_s(self) -> float:

@@ -1,0 +1,1 @@
+"""Plots as SVG and PNG: for pages, terminals' users and talks."""
