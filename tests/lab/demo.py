@@ -24,6 +24,7 @@ from burstd.domain.claim import ClaimState
 from burstd.slurm.hostlist import compress
 from providers.sandbox.boxes.errors import SandboxError
 from tests.lab import demo_data, demo_plain, demo_projects
+from tests.lab.meter import metered_bill
 from tests.lab.remains import remains
 from tests.lab.site import Site
 from tests.lab.slurm_files import VERSIONS
@@ -37,6 +38,9 @@ chain = ["backlog", "idle", "limits"]
 keep_alive_s = 8
 [policies.limits]
 nodes = 10
+[site.cost.onprem]
+nodes = ["op*"]
+node_hour = 0.9
 """
     + demo_plain.MOUNTS
     + demo_projects.SETTINGS
@@ -264,24 +268,43 @@ def summary(story: DemoRun) -> None:
     story.console.print(table)
     submitted = {job: at for job, (_, at) in story.what.items()}
     story.console.print(demo_data.table(story.site, submitted, story.data))
+    _bill(story)
+    calls = story.site.cloud.calls()
+    story.console.print(
+        f"{len(story.used)} cloud nodes used, {calls.counts.get('launch', 0)} launch calls; {_delay(story)}",
+        soft_wrap=True,
+    )
+
+
+def _bill(story: DemoRun) -> None:
+    """The bill with every job, beside the cloud's own meter. Raises AssertionError where either is not so."""
     bill = story.site.api("/v1/bill", group="job")
     lines = Table(title="The bill, by job", title_justify="left")
     for column in ("job", "machine time", "cost"):
         lines.add_column(column, justify="right")
     lines.add_column("for")
     for line in bill["lines"]:
-        cost = f"{float(line['cost']['amount']):.4f} {line['cost']['currency']}"
         parts = (f"{part['kind']} {part['cause']}".strip().replace("_", " ") for part in line["parts"])
-        lines.add_row(line["key"] or "nobody's", f"{line['machine_s']:.0f} s", cost, ", ".join(parts))
-    total = ", ".join(f"{float(t['amount']):.4f} {t['currency']}" for t in bill["total"])
+        lines.add_row(line["key"] or "nobody's", f"{line['machine_s']:.0f} s", _cost(line["cost"]), ", ".join(parts))
     lines.add_section()
-    lines.add_row("all", "", total)
+    lines.add_row("all", "", ", ".join(_cost(total) for total in bill["total"]))
+    lines.add_section()
+    for line in bill["site_lines"]:
+        lines.add_row(line["key"], f"{line['node_s']:.0f} s", _cost(line["cost"]), "nodes of the site")
     story.console.print(lines)
-    calls = story.site.cloud.calls()
+    beside = metered_bill(story.site)
     story.console.print(
-        f"{len(story.used)} cloud nodes used, {calls.counts.get('launch', 0)} launch calls; {_delay(story)}",
+        f"The cloud's own meter of {beside.machines} machines: {beside.metered:.4f} EUR while they ran; burstd counts "
+        f"{beside.boot:.4f} EUR from their launch until then too, and {beside.end:.4f} EUR until it knew of their end.",
         soft_wrap=True,
     )
+    billed = {line["key"] for line in (*bill["lines"], *bill["site_lines"])}
+    if missing := {job.id for job in story.jobs.values() if job.nodes} - billed:
+        raise AssertionError(f"jobs that ran are not on the bill: {', '.join(sorted(missing))}")
+
+
+def _cost(amount: dict[str, Any]) -> str:
+    return f"{float(amount['amount']):.4f} {amount['currency']}"
 
 
 def _delay(story: DemoRun) -> str:

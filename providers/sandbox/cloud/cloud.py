@@ -286,7 +286,8 @@ class SandboxCloud:
             request = machine.request
             if has_tags(request.tags, tags):
                 place = (request.zone, request.type, request.spot, request.tags)
-                rows.append(BillRow(machine.id, request.name, *place, machine.seconds(now), machine.price))
+                times = (machine.created, machine.started, machine.ended, machine.seconds(now))
+                rows.append(BillRow(machine.id, request.name, *place, *times, machine.price))
         return rows
 
     def machines(self) -> list[SandboxMachine]:

@@ -210,7 +210,7 @@ class ReceiptsBody(_Wire):
 
 
 class BillRowView(_Wire):
-    """What one instance has cost: seconds that it ran, price for an hour, cost."""
+    """What one instance has cost: when it was made and ran, seconds that it ran, price for an hour, cost."""
 
     instance: str
     name: str
@@ -218,6 +218,9 @@ class BillRowView(_Wire):
     type: str
     spot: bool
     tags: dict[str, str]
+    created: float
+    started: float | None
+    ended: float | None
     seconds: float
     price: Decimal
     cost: Decimal
@@ -232,6 +235,9 @@ class BillRowView(_Wire):
             type=row.type,
             spot=row.spot,
             tags=dict(row.tags),
+            created=row.created,
+            started=row.started,
+            ended=row.ended,
             seconds=row.seconds,
             price=row.price,
             cost=row.cost,

@@ -129,7 +129,10 @@ class AttachedResource:
 
 @dataclass(frozen=True, slots=True)
 class BillRow:
-    """What one instance costs: seconds that it ran and the price for an hour that it was launched at."""
+    """What one instance costs: seconds that it ran and the price for an hour that it was launched at.
+
+    Times in seconds since 1970: of the launch, and from when to when it ran; None: not so far.
+    """
 
     instance: str
     name: str
@@ -137,6 +140,9 @@ class BillRow:
     type: str
     spot: bool
     tags: Mapping[str, str]
+    created: float
+    started: float | None
+    ended: float | None
     seconds: float
     price: Decimal
 
