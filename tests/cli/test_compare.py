@@ -17,7 +17,7 @@ from tests.cli.conftest import NOBODY, Run, as_user
 DOCS = (Path(__file__).parents[2] / "docs/money.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def socket() -> Iterator[tuple[FakeBackend, Path]]:
     with serving_compared_jobs() as served:
         yield served
@@ -60,8 +60,10 @@ def test_sums_of_a_month(run: Run, socket: tuple[FakeBackend, Path]) -> None:
         assert (found.code, found.out.partition(" that ended")[0].split()[:2]) == (0, ["0", "jobs"])
 
 
-def test_without_prices_there_is_no_cost_here(run: Run, socket: tuple[FakeBackend, Path]) -> None:
-    socket[0].site_costs = SiteCosts
+def test_without_prices_there_is_no_cost_here(
+    run: Run, socket: tuple[FakeBackend, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket[0], "site_costs", SiteCosts)
     found = run("compare", "17", socket=socket[1]).out
     assert "not known: [site.cost] has no group gpu any more" in " ".join(found.split())
     assert "No break-even: [site.cost] has no group gpu any more." in found
