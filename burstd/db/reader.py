@@ -52,7 +52,7 @@ from burstd.db.tables import (
 from burstd.domain.billing.closing import RULE, ClosedMonth, MonthCharge
 from burstd.domain.billing.compare import PlacedRun
 from burstd.domain.billing.costs import MICRO, Spent
-from burstd.domain.billing.site_runs import SiteRun
+from burstd.domain.billing.site_runs import SiteCharge, SiteRun
 from burstd.domain.billing.use import DAY_S, ClaimRun, IdleMode, Kind
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
@@ -615,6 +615,11 @@ class StoreReader:
         """Those on record of these days (since 1970) that were closed by ``rule``, in the order of ``month_file``."""
         with self._database.reading() as connection:
             yield from closed_months.charges_of_days(connection, days, rule)
+
+    def site_charges_of_days(self, days: range) -> Iterator[SiteCharge]:
+        """The same of nodes of the site, in the order of ``site_month_file``."""
+        with self._database.reading() as connection:
+            yield from site_runs.charges_of_days(connection, days)
 
     def awaited_claims(self) -> tuple[str, list[Claim]]:
         """The first month that is not closed, and the claims that it has to wait for."""

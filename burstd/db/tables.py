@@ -302,7 +302,12 @@ CLOSED_MONTH = Table(
     "closed_month",
     TableRow.metadata,
     # Whose charges stay as they are; ``totals`` by currency.
-    *_columns(ClosedMonth, keys=["month"], types={"rule": Integer()}),
+    *_columns(
+        ClosedMonth,
+        keys=["month"],
+        types={"rule": Integer()},
+        defaults={"site_charges": "0", "site_totals": "'{}'", "site_sha256": "''"},
+    ),
 )
 SITE_RUN = Table(
     "site_run",
@@ -314,6 +319,7 @@ SITE_RUN = Table(
     Column("started", Float, nullable=False),
     Column("share", BigInteger, nullable=False),
     Column("price", Stored(Decimal), nullable=False),
+    Column("nodes", Stored, nullable=False, server_default=text("''")),
 )
 SITE_CHARGE = Table(
     "site_charge",
@@ -322,7 +328,9 @@ SITE_CHARGE = Table(
     Column("day", Integer, primary_key=True, autoincrement=False),
     *(Column(name, Stored, primary_key=True) for name in ("job", "node_group")),
     Column("run_start", BigInteger, primary_key=True, autoincrement=False),
+    Column("corrects", Stored, primary_key=True, server_default=text("''")),
     *(Column(name, Stored, nullable=False) for name in ("user", "account", "partition", "currency")),
+    Column("nodes", Stored, nullable=False, server_default=text("''")),
     Column("amount", BigInteger, nullable=False),
     Column("milliseconds", BigInteger, nullable=False),
     Index("ix_site_charge_job", "job"),

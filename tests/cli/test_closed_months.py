@@ -8,6 +8,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from sqlalchemy import update
 
 from burstd.db import Store, StoreReader
 from burstd.db.tables import CHARGE
+from burstd.domain.billing.site_runs import SiteRun
+from burstd.domain.billing.use import WHOLE, Payer
 from burstd.domain.claim import ClaimState
 from tests.api.client import ApiTestClient
 from tests.api.fake_backend import serving_api
@@ -23,6 +26,10 @@ from tests.cli.conftest import NOBODY, Run
 from tests.db.samples import ManualClock, planned
 from tests.db.test_closed_months import at, close_months
 from tests.db.test_money import CENTS, begin, end
+
+SITE_RUN = SiteRun(
+    "old", Payer("1", USER, "atlas", "cpu"), 5, at(7, 30, 23), WHOLE, Decimal("3.60"), "EUR", at(7, 31, 1), "n[1-2]"
+)
 
 
 @pytest.fixture
@@ -33,6 +40,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         begin(opened, planned(offer=CENTS, users=(USER,)), clock=clock)
         clock.time = at(8, 1, 1)
         end(opened, "c1", clock)
+        opened.save_site_runs([], [SITE_RUN])
         clock.time = NOW
         yield opened
 
@@ -51,10 +59,17 @@ def test_what_is_printed_of_a_closed_month(run: Run, socket: Path, store: Store)
     assert len(run("bill", "--month", "2026-09", socket=socket).out.splitlines()) == 1
     found = run("bill", "verify", "2026-07", socket=socket)
     assert (found.code, found.out.splitlines()) == (
-        0, [f"{says}: 3 charges, 90.00 EUR, rule 2", "Its charges are as they were then."],
+        0, [
+            f"{says}: 3 charges, 90.00 EUR, rule 2", "Its charges are as they were then.",
+            f"Nodes of the site: 2 charges, 7.20 EUR, sha256 {closed.site_sha256}",
+            "Its charges are as they were then.",
+        ],
     )  # fmt: skip
     with ApiTestClient(socket) as client:
         assert "2026-07 closed on 21 Sep 2026" in client.text("/costs?since=2026-07-01&until=2026-07-31")
+    printed = run("bill", "charges", "2026-07", "--site", socket=socket).out
+    assert hashlib.sha256(printed.encode()).hexdigest() == closed.site_sha256
+    assert [row["nodes"] for row in csv.DictReader(io.StringIO(printed))] == ["n[1-2]", "n[1-2]"]
     printed = run("bill", "charges", "2026-07", socket=socket).out
     assert hashlib.sha256(printed.encode()).hexdigest() == closed.sha256
     assert [(row["date"], row["kind"], row["amount"]) for row in csv.DictReader(io.StringIO(printed))] == [

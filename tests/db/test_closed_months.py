@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, event, select, text, update
+from sqlalchemy import Connection, delete, event, select, text, update
 
 from burstd.db import Cursor, Store
 from burstd.db.repositories.bill import BillGrouping
 from burstd.db.tables import CHARGE, CLOSED_MONTH
-from burstd.domain.billing.closing import COLUMNS, RULE, ClosedMonth, close_month, days_of, month_file
-from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun, Kind
+from burstd.domain.billing.closing import COLUMNS, RULE, ClosedMonth, close_month, days_of, month_file, site_month_file
+from burstd.domain.billing.site_runs import SiteRun
+from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun, Kind, Payer
 from burstd.domain.claim import ClaimState
 from burstd.domain.volume import VolumeState
 
@@ -37,6 +38,10 @@ def at(month: int, day: int, hour: int = 0) -> float:
 
 
 WAIT_S = 5 * DAY_S
+SITE_RUN = SiteRun(
+    "old", Payer("1", "ann", "atlas", "cpu"), 5, at(10, 31, 22), WHOLE // 2, Decimal("3.60"), "EUR", nodes="n[1-2]"
+)
+SITE_OVER = replace(SITE_RUN, payer=Payer("2", "bob", "belle", "cpu"), ended=at(11, 1, 1))
 
 
 def close_months(store: Store) -> list[ClosedMonth]:
@@ -48,10 +53,22 @@ def file_of(store: Store, month: str) -> str:
     return "".join(month_file(store.charges_of_days(days_of(month))))
 
 
+def found_month(store: Store, month: ClosedMonth) -> ClosedMonth:
+    """What is on record of it."""
+    days = days_of(month.month)
+    return close_month(
+        month.month, month.closed, store.charges_of_days(days, month.rule), store.site_charges_of_days(days)
+    )  # fmt: skip
+
+
+def site_file_of(store: Store, month: str) -> str:
+    return "".join(site_month_file(store.site_charges_of_days(days_of(month))))
+
+
 def check_unchanged(store: Store) -> None:
     """All closed months are as they were when they were closed."""
     for month in store.closed_months():
-        found = close_month(month.month, month.closed, store.charges_of_days(days_of(month.month), month.rule))
+        found = found_month(store, month)
         assert replace(found, rule=month.rule) == month
 
 
@@ -403,6 +420,36 @@ def test_volumes_are_closed_with_the_month_and_corrected_as_machines_are(store: 
     check_unchanged(store)
 
 
+def test_nodes_of_the_site_are_closed_in_a_file_of_their_own_and_corrected(store: Store, clock: ManualClock) -> None:
+    """A run that goes on over the month's end, and one that is seen late; each costs 3.60 an hour."""
+    clock.time = at(11, 6)
+    store.save_site_runs([SITE_RUN], [])
+    october, november = (at(10, 1), at(11, 1)), (at(11, 1), clock.time)
+    before = [store.site_bill(group, *october) for group in ("user", "job", "day", "pool")]
+    [closed] = close_months(store)
+    assert [store.site_bill(group, *october) for group in ("user", "job", "day", "pool")] == before
+    assert (closed.charges, closed.site_charges, closed.site_totals) == (0, 1, {"EUR": Decimal("7.200000")})
+    assert site_file_of(store, "2026-10") == (
+        "date,group,nodes,job,run,user,account,partition,currency,amount,milliseconds,corrects\n"
+        "2026-10-31,old,n[1-2],1,5,ann,atlas,cpu,EUR,7.200000,3600000,\n"
+    )
+    assert hashlib.sha256(site_file_of(store, "2026-10").encode()).hexdigest() == closed.site_sha256
+    assert store.charged_site_runs({"1", "2"}) == set(), "a run that goes on is not over"
+    store.save_site_runs([], [SITE_OVER])  # seen late
+    store.save_site_runs([], [replace(SITE_RUN, ended=at(10, 31, 23))])
+    assert store.charged_site_runs({"1", "2"}) == {("1", 5), ("2", 5)}
+    assert store.open_site_runs() == []
+    assert {line.key: str(line.cost) for line in store.site_bill("user", *november)} == {
+        "ann": "-3.600000", "bob": "10.800000",
+    }  # fmt: skip
+    assert store.job_site_cost("1") == {"EUR": Decimal("3.600000")}
+    corrections = [row for row in csv.DictReader(io.StringIO(site_file_of(store, "2026-11"))) if row["corrects"]]
+    assert [(row["job"], row["date"], row["amount"], row["corrects"]) for row in corrections] == [
+        ("1", "2026-11-01", "-3.600000", "2026-10"), ("2", "2026-11-01", "7.200000", "2026-10"),
+    ]  # fmt: skip
+    check_unchanged(store)
+
+
 def test_months_that_were_closed_without_volumes_keep_their_hash(place: str) -> None:
     """The database of a burstd of before: volumes had no charges on record, and were in no closed month."""
     clock = ManualClock(at(10, 31, 23))
@@ -411,31 +458,66 @@ def test_months_that_were_closed_without_volumes_keep_their_hash(place: str) -> 
         end(store, "c1", clock)
         created(store, clock, price="0.1370137")
         created(store, clock, replace(PLANNED, id="v2", name="v2"), price="0.1370137")
+        store.save_site_runs([SITE_RUN], [SITE_OVER])
         clock.time = at(11, 3, 5) + 0.25
         store.transition_volume("v2", VolumeState.AVAILABLE, VolumeState.REMOVING, "given up")
         store.transition_volume("v2", VolumeState.REMOVING, VolumeState.GONE, "not listed")
         clock.time = at(11, 6)
         close_months(store)
         bills = store.bills(("user", "account", "provider"), 0.0, clock.time)
-        former = close_month("2026-10", clock.time, store.charges_of_days(days_of("2026-10"), 1))
+        site = store.site_bill("day", 0.0, clock.time)
+        former = close_month("2026-10", clock.time, store.charges_of_days(days_of("2026-10"), 1), ())
         with store._database.engine.begin() as connection:
             now = connection.execute(select(CHARGE).where(CHARGE.c.kind == Kind.VOLUME).order_by(CHARGE.c.day)).all()
             connection.execute(delete(CHARGE).where(CHARGE.c.kind == Kind.VOLUME))
+            write_former_site(connection)
             values = {"rule": 1, "charges": former.charges, "totals": former.totals, "sha256": former.sha256}
             connection.execute(update(CLOSED_MONTH).values(values))
             connection.execute(text("UPDATE alembic_version SET version_num = '0022'"))
     with Store.open(place, clock) as store:
         [month] = store.closed_months()
-        assert month == replace(former, rule=1)
-        assert close_month("2026-10", month.closed, store.charges_of_days(days_of("2026-10"), month.rule)) == former
+        assert month == replace(former, rule=1, site_charges=0, site_totals={}, site_sha256="")
+        assert found_month(store, month).sha256 == former.sha256
+        assert store.site_bill("day", 0.0, clock.time) == site
+        assert store.open_site_runs() == [replace(SITE_RUN, nodes="")]
         assert {*connection_rows(store)} == {*map(tuple, now)}
         assert store.bills(("user", "account", "provider"), 0.0, clock.time) == bills
         store.update_volume("v1", billed_from=at(10, 31, 22))
         assert [key for key in rows(store, "2026-11") if key[-1]] == [("volume", "", "ann", "0.140819", "2026-10")]
         clock.time = at(12, 6)
         [november] = close_months(store)
-        assert november.rule == RULE
-        check_unchanged(store)
+        assert (november.rule, november.site_charges) == (RULE, 31)
+        assert "2026-10" not in site_file_of(store, "2026-11")
+        assert found_month(store, november) == november
+
+
+def write_former_site(connection: Connection) -> None:
+    """The tables of a burstd of schema 0022, where runs that go on had no charges."""
+    rows = connection.execute(text("SELECT * FROM site_charge WHERE job = '2'")).mappings().all()
+    connection.execute(text("DROP TABLE site_charge"))
+    connection.execute(text("ALTER TABLE site_run DROP COLUMN nodes"))
+    for name in ("charges", "totals", "sha256"):
+        connection.execute(text(f"ALTER TABLE closed_month DROP COLUMN site_{name}"))
+    names = (
+        "job",
+        "node_group",
+        "run_start",
+        "user",
+        "account",
+        "partition",
+        "currency",
+        "day",
+        "amount",
+        "milliseconds",
+    )
+    texts = {"job", "node_group", "user", "account", "partition", "currency"}
+    columns = ", ".join(f'"{name}" {"TEXT" if name in texts else "BIGINT"} NOT NULL' for name in names)
+    connection.execute(text(f"CREATE TABLE site_charge ({columns}, PRIMARY KEY (day, job, node_group, run_start))"))
+    connection.execute(text("CREATE INDEX ix_site_charge_job ON site_charge (job)"))
+    quoted = ", ".join(f'"{name}"' for name in names)
+    values = ", ".join(f":{name}" for name in names)
+    insert_row = text(f"INSERT INTO site_charge ({quoted}) VALUES ({values})")  # noqa: S608
+    connection.execute(insert_row, [dict(row) for row in rows])
 
 
 def connection_rows(store: Store) -> list[tuple[object, ...]]:
@@ -473,6 +555,7 @@ def test_killed_at_any_statement_of_a_closing_it_is_done_once_and_whole(tmp_path
         store.transition_volume("v2", VolumeState.AVAILABLE, VolumeState.REMOVING, "given up")
         clock.time += 1000
         store.transition_volume("v2", VolumeState.REMOVING, VolumeState.GONE, "not listed")
+        store.save_site_runs([SITE_RUN], [])
     fork = multiprocessing.get_context("fork")
     statement, code, met = 0, None, set[int]()
     while code != 0:
@@ -489,4 +572,7 @@ def test_killed_at_any_statement_of_a_closing_it_is_done_once_and_whole(tmp_path
     with Store.open(place, ManualClock(at(12, 6))) as store:
         assert [month.totals for month in store.closed_months()] == [
             {"EUR": Decimal("8.100000")}, {"EUR": Decimal("5184.000000")},
+        ]  # fmt: skip
+        assert [month.site_totals for month in store.closed_months()] == [
+            {"EUR": Decimal("7.200000")}, {"EUR": Decimal("2592.000000")},
         ]  # fmt: skip

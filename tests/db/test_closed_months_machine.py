@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from burstd.db import Store
+from burstd.db.repositories import site_runs
 from burstd.db.repositories.bill import BillGrouping
 from burstd.db.repositories.charges import (
     charges_of,
@@ -24,8 +25,9 @@ from burstd.db.repositories.charges import (
     volume_charges_on_record,
     volume_charges_so_far,
 )
-from burstd.domain.billing.closing import ClosedMonth, close_month, days_of
+from burstd.domain.billing.closing import ClosedMonth
 from burstd.domain.billing.costs import MICRO, month_start, next_month
+from burstd.domain.billing.site_runs import SiteRun, site_charges
 from burstd.domain.billing.use import DAY_S, WHOLE, Charge, ClaimRun, IdleMode, Kind, day_text
 from burstd.domain.billing.volumes import volume_charges
 from burstd.domain.claim import Claim, ClaimState
@@ -33,7 +35,7 @@ from burstd.domain.volume import VolumeState
 from tests.examples import examples
 
 from .samples import ManualClock, planned
-from .test_closed_months import WAIT_S, at
+from .test_closed_months import WAIT_S, at, found_month
 from .test_money import ANN, BOB, CENTS, begin, charges, check, end
 from .test_volumes import PLANNED, created
 
@@ -54,6 +56,8 @@ class Known:
     """Their charges that are still on record, by pool, ..."""
     outlived_volumes: int = 0
     """... and those of volumes."""
+    site: int = 0
+    """What is on record of runs on nodes of the site that are over."""
 
 
 def month_sums(charges: Iterable[Charge]) -> Counter[str]:
@@ -149,11 +153,32 @@ class Months(RuleBasedStateMachine):
             return [
                 {(line.key, line.volumes): line.cost for line in self.store.bill(group, *window) if line.cost}
                 for group in GROUPS
+            ] + [
+                {(line.key, False): line.cost for line in self.store.site_bill(group, *window) if line.cost}
+                for group in GROUPS
             ]
 
         before = costs()
         if self.store.close_month(WAIT_S) and self.store.idle_mode is not IdleMode.BY_USE:
             assert costs() == before
+
+    @rule(since=days, begun=st.booleans())
+    def site_run(self, since: float, begun: bool) -> None:
+        """One that is seen late, and begins, or one that ends, or both."""
+        open_runs = self.store.open_site_runs()
+        if open_runs and not begun:
+            run = open_runs[0]
+        else:
+            self.known.number += 1
+            payer, started = ANN._replace(job=f"{self.known.number}"), self.clock.time - since * DAY_S
+            run = SiteRun("old", payer, self.known.number, started, WHOLE // 3, Decimal("0.0123457"), "EUR", nodes="n1")
+        if begun:
+            self.store.save_site_runs([run], [])
+        else:
+            run = replace(run, ended=max(run.started, self.clock.time - since * DAY_S / 2))
+            assert run.ended is not None
+            self.store.save_site_runs([], [run])
+            self.known.site += sum(one.amount for one in site_charges(run, run.ended))
 
     @rule(passed=days)
     def make_volume(self, passed: float) -> None:
@@ -208,7 +233,9 @@ class Months(RuleBasedStateMachine):
         with self.store._database.reading() as connection:
             for costs in charges_of(connection, over, now, self.store.idle_mode).values():
                 self.known.purged.update(month_sums(costs))
+        site = self._site_on_record()
         assert self.store.purge(before, charges_before) == len(over)
+        self.known.site -= site - self._site_on_record()
         on_record = {claim.id for claim in self.store.find_claims()}
         on_record |= {volume.id for volume in self.store.volumes(gone=True)}
         self.known.outlived.clear()
@@ -263,8 +290,11 @@ class Months(RuleBasedStateMachine):
         store, now, claims = self.store, self.clock.time, self.store.find_claims()
         live = [claim for claim in claims if claim.state is not S.GONE]
         for month in store.closed_months():
-            found = close_month(month.month, month.closed, store.charges_of_days(days_of(month.month)))
-            assert found == month or not found.charges, "all are there, or none is kept any more"
+            found = found_month(store, month)
+            whole_month = (found.charges, found.totals, found.sha256) == (month.charges, month.totals, month.sha256)
+            assert whole_month or not found.charges, "all are there, or none is kept any more"
+            site = (found.site_charges, found.site_totals, found.site_sha256)
+            assert site == (month.site_charges, month.site_totals, month.site_sha256) or not found.site_charges
         assert store.closed_months()[: len(self.known.closed)] == self.known.closed
         self.known.closed = store.closed_months()
         with store._database.reading() as connection:
@@ -290,6 +320,7 @@ class Months(RuleBasedStateMachine):
                 by_pool[line.pool] += line.charge.amount
         assert {pool: amount for pool, amount in by_pool.items() if amount} == shown
         assert sum(int(line.cost / MICRO) for line in bill if line.volumes) == of_volumes == self._cost_of_volumes()
+        self._check_site()
         today = ceil(now / DAY_S)
         assert all(one.charge.day < today for one in store.charges_of_days(range(10**5)) if one.charge.corrects)
         booked = {
@@ -298,6 +329,24 @@ class Months(RuleBasedStateMachine):
             if one.currency == "EUR" and not one.kind and one.amount
         }
         assert booked == {month: Decimal(amount) for month, amount in spent.items() if amount}
+
+    def _site_on_record(self) -> int:
+        return sum(one.charge.amount for one in self.store.site_charges_of_days(range(10**5)))
+
+    def _check_site(self) -> None:
+        """Runs are charged for what they have cost, month by month, also those that go on."""
+        runs, now = self.store.open_site_runs(), self.clock.time
+        with self.store._database.reading() as connection:
+            more = {run.payer.job: cost for run, cost in site_runs.charges_so_far(connection, runs, now)}
+        kept: defaultdict[str, list[Charge]] = defaultdict(list)
+        for one in self.store.site_charges_of_days(range(10**5)):
+            kept[one.charge.payer.job].append(one.charge)
+        for run in runs:
+            assert payer_sums([*kept[run.payer.job], *more[run.payer.job]]) == payer_sums(site_charges(run, now))
+        going_on = sum(one.amount for run in runs for one in site_charges(run, now))
+        for group in GROUPS:
+            shown = sum(int(line.cost / MICRO) for line in self.store.site_bill(group, 0.0, now))
+            assert shown == self.known.site + going_on
 
     def _cost_of_volumes(self) -> int:
         """Those that live are charged for what they have cost, month by month."""

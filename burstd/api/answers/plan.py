@@ -156,6 +156,13 @@ class ClosedMonthView(BillMonthView):
     found_charges: int
     found_sha256: str
     """Another one: the charges were changed, or are kept no longer."""
+    site_charges: int
+    """On nodes of the site, which are no part of the others. So are the fields that follow."""
+    site_totals: list[Money]
+    site_sha256: str
+    """Of the file that ``burstctl bill charges --site`` prints; empty: the month was closed without it."""
+    found_site_charges: int
+    found_site_sha256: str
 
 
 class MonthFileView(AnswerView):

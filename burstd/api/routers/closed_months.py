@@ -12,7 +12,7 @@ from burstd.api.answers.plan import BillMonthView, ClosedMonthView, MonthFileVie
 from burstd.api.backend import Backend
 from burstd.api.dependencies import AdminDep, ApiError, BackendDep
 from burstd.db import StoreReader
-from burstd.domain.billing.closing import ClosedMonth, close_month, days_of, month_file
+from burstd.domain.billing.closing import ClosedMonth, close_month, days_of, month_file, site_month_file
 from burstd.domain.billing.costs import by_month
 
 Month = Annotated[str, Path(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")]
@@ -40,23 +40,36 @@ def bill_months(reader: StoreReader, since: float, until: float, *, admin: bool)
 def get_closed_month(month: Month, _: AdminDep, backend: BackendDep) -> ClosedMonthView:
     """A closed month, and what is on record of it now: the same, unless somebody changed it."""
     closed = _closed(backend, month)
-    found = close_month(month, closed.closed, backend.reader.charges_of_days(days_of(month), closed.rule))
+    reader, days = backend.reader, days_of(month)
+    found = close_month(
+        month, closed.closed, reader.charges_of_days(days, closed.rule), reader.site_charges_of_days(days)
+    )  # fmt: skip
     return ClosedMonthView.from_fields(
         closed,
         totals=[money_view(amount, currency) for currency, amount in closed.totals.items()],
         found_charges=found.charges,
         found_sha256=found.sha256,
+        site_totals=[money_view(amount, currency) for currency, amount in closed.site_totals.items()],
+        found_site_charges=found.site_charges,
+        found_site_sha256=found.site_sha256,
     )
 
 
 @router.get("/{month}/charges")
-def get_charges(month: Month, day: date, _: AdminDep, backend: BackendDep) -> MonthFileView:
-    """The lines of a day in the file of a closed month."""
+def get_charges(month: Month, day: date, _: AdminDep, backend: BackendDep, site: bool = False) -> MonthFileView:
+    """The lines of a day in the file of a closed month; with ``site`` in that of nodes of the site."""
     closed = _closed(backend, month)
     number = (day - date(1970, 1, 1)).days
     if number not in days_of(month):
         raise ApiError(422, f"{day} is no day of {month}.")
-    lines = month_file(backend.reader.charges_of_days(range(number, number + 1), closed.rule), head=False)
+    if site and not closed.site_sha256:
+        raise ApiError(404, f"{month} was closed without nodes of the site, by a burstd of before.")
+    reader, days = backend.reader, range(number, number + 1)
+    lines = (
+        site_month_file(reader.site_charges_of_days(days), head=False)
+        if site
+        else month_file(reader.charges_of_days(days, closed.rule), head=False)
+    )
     return MonthFileView(csv="".join(lines))
 
 

@@ -25,7 +25,7 @@ from burstd.cli.commands.bill_reconcile import reconcile_bill
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.plain_text import print_json
 from burstd.cli.session import ApiClient, ExitCode, with_client
-from burstd.domain.billing.closing import COLUMNS
+from burstd.domain.billing.closing import COLUMNS, SITE_COLUMNS
 
 if TYPE_CHECKING:
     from burstd.api.answers.plan import BillLineView, BillMonthView, BillView, ClosedMonthView
@@ -138,19 +138,28 @@ def verify(burstd: ApiClient, month: MonthArgument) -> None:
 
     answer = burstd.get_json(f"/bill/months/{month}")
     burstd.show(ClosedMonthView, answer, _print_closed_month)
-    if answer["found_sha256"] != answer["sha256"]:
+    same_site = answer["site_sha256"] in ("", answer["found_site_sha256"])
+    if answer["found_sha256"] != answer["sha256"] or not same_site:
         raise typer.Exit(ExitCode.NEGATIVE)
 
 
 @app.command()
 @with_client
-def charges(burstd: ApiClient, month: MonthArgument) -> None:
+def charges(
+    burstd: ApiClient,
+    month: MonthArgument,
+    site: Annotated[
+        bool, typer.Option("--site", help="Those of nodes of the site, which are a file of their own.")
+    ] = False,
+) -> None:
     """Print all charges of a closed month as CSV; sha256sum of it is the month's SHA-256. For administrators."""
     burstd.get_json(f"/bill/months/{month}")
     first, end = (datetime.fromtimestamp(time, UTC).date() for time in parse_month(month))
-    sys.stdout.write(",".join(COLUMNS) + "\n")
     for number in range((end - first).days):
-        answer = burstd.get_json(f"/bill/months/{month}/charges", {"day": str(first + timedelta(number))})
+        of = {"day": str(first + timedelta(number)), **({"site": "true"} if site else {})}
+        answer = burstd.get_json(f"/bill/months/{month}/charges", of)
+        if not number:
+            sys.stdout.write(",".join(SITE_COLUMNS if site else COLUMNS) + "\n")
         sys.stdout.write(answer["csv"])
 
 
@@ -159,15 +168,22 @@ def _print_closed_month(out: ConsoleOutput, answer: ClosedMonthView) -> None:
         f"{_month_text(answer)}: {plural(answer.charges, 'charge')}, {money_sums_text(answer.totals)}, "
         f"rule {answer.rule}"
     )
-    if answer.found_sha256 == answer.sha256:
+    _print_found(out, answer.sha256, answer.found_charges, answer.found_sha256)
+    if answer.site_sha256 and (answer.site_charges or answer.found_site_charges):
+        out.line(
+            f"Nodes of the site: {plural(answer.site_charges, 'charge')}, {money_sums_text(answer.site_totals)}, "
+            f"sha256 {answer.site_sha256}"
+        )
+        _print_found(out, answer.site_sha256, answer.found_site_charges, answer.found_site_sha256)
+
+
+def _print_found(out: ConsoleOutput, sha256: str, found: int, found_sha256: str) -> None:
+    if found_sha256 == sha256:
         out.line(("Its charges are as they were then.", "green"))
-    elif not answer.found_charges:
+    elif not found:
         out.line(("Its charges are on record no longer; see keep_years in [bill].", "bold red"))
     else:
-        out.line(
-            (f"! Its charges were changed: {plural(answer.found_charges, 'charge')}, sha256 {answer.found_sha256}",
-             "bold red")
-        )  # fmt: skip
+        out.line((f"! Its charges were changed: {plural(found, 'charge')}, sha256 {found_sha256}", "bold red"))
 
 
 def _month_text(month: BillMonthView) -> str:

@@ -9,7 +9,20 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Text, delete, func, insert, or_, select, type_coerce, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 
 from burstd.db.database import chunks, has_prefix
 from burstd.db.repositories.journal import claim_subject
@@ -101,7 +114,7 @@ def _put_on_record(
     kept = {number: one.charge for number, one in on_record if is_frozen(one.charge, first_open)}
     after = [*kept.values(), *unfrozen(cost, kept.values(), first_open)]
     if sorted(before) != sorted(after):
-        connection.execute(delete(CHARGE).where(CHARGE.c.claim_id == thing.id, *_not_frozen(first_open)))
+        connection.execute(delete(CHARGE).where(CHARGE.c.claim_id == thing.id, *not_frozen(CHARGE, first_open)))
         _add(connection, thing, after[len(kept) :], kept)
     return before, after
 
@@ -138,10 +151,10 @@ def first_open_day(connection: Connection) -> int:
     return days_of(last).stop if last else 0
 
 
-def _not_frozen(first_open: int) -> tuple[ColumnElement[bool], ...]:
-    """As ``is_frozen`` has it."""
-    corrects = CHARGE.c.corrects
-    return CHARGE.c.day >= first_open, or_(corrects == "", corrects >= day_text(first_open)[:7])
+def not_frozen(table: Table, first_open: int) -> tuple[ColumnElement[bool], ...]:
+    """As ``is_frozen`` has it, of charges in a table."""
+    corrects = table.c.corrects
+    return table.c.day >= first_open, or_(corrects == "", corrects >= day_text(first_open)[:7])
 
 
 def _charges_on_record(

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from sqlalchemy import Connection, delete, func, insert, or_, select, union_all, update
 
 from burstd.db.codec import value_from_row
-from burstd.db.repositories import charges
-from burstd.db.tables import CHARGE, CLAIM, CLOSED_MONTH, SITE_CHARGE, VOLUME
+from burstd.db.repositories import charges, site_runs
+from burstd.db.tables import CHARGE, CLAIM, CLOSED_MONTH, SITE_CHARGE, SITE_RUN, VOLUME
 from burstd.domain.billing.closing import RULE, ClosedMonth, MonthCharge, awaited, close_month, days_of
 from burstd.domain.billing.costs import month_of, month_start, next_month
 from burstd.domain.billing.use import IdleMode, Kind, day_text
@@ -50,12 +50,11 @@ def first_open_month(connection: Connection, live: Sequence[Claim]) -> str:
     """The first one that has charges and is not closed; the one after the last closed. Empty: nothing was charged."""
     if last := connection.execute(select(func.max(CLOSED_MONTH.c.month))).scalar():
         return next_month(last)
-    day = connection.execute(select(func.min(CHARGE.c.day))).scalar()
-    volume = connection.execute(
-        select(func.min(VOLUME.c.billed_from)).where(VOLUME.c.state != VolumeState.GONE)
-    ).scalar()
-    begins = [month_of(begin) for begin in (volume, *(claim.billed_from for claim in live)) if begin is not None]
-    return min([*begins, *([] if day is None else [day_text(day)[:7]])], default="")
+    days = [connection.execute(select(func.min(table.c.day))).scalar() for table in (CHARGE, SITE_CHARGE)]
+    volume = select(func.min(VOLUME.c.billed_from)).where(VOLUME.c.state != VolumeState.GONE)
+    times = [connection.execute(query).scalar() for query in (volume, select(func.min(SITE_RUN.c.started)))]
+    begins = [month_of(begin) for begin in (*times, *(claim.billed_from for claim in live)) if begin is not None]
+    return min([*begins, *(day_text(day)[:7] for day in days if day is not None)], default="")
 
 
 def due_month(connection: Connection, live: Sequence[Claim], now: float, after_s: float) -> str:
@@ -75,7 +74,9 @@ def close(
     """Closes the first open month. ``volumes``: those that live."""
     charges.freeze(connection, live, month, now, idle)
     charges.freeze_volumes(connection, volumes, month)
-    closed = close_month(month, now, charges_of_days(connection, days_of(month)))
+    site_runs.freeze(connection, month, now)
+    days = days_of(month)
+    closed = close_month(month, now, charges_of_days(connection, days), site_runs.charges_of_days(connection, days))
     connection.execute(insert(CLOSED_MONTH), asdict(closed))
     return closed
 
@@ -89,6 +90,7 @@ def reopen(connection: Connection, true_time: float) -> list[str]:
     first = month_of(true_time)
     if not connection.execute(delete(CLOSED_MONTH).where(CLOSED_MONTH.c.month >= first)).rowcount:
         return []
+    site_runs.reopen(connection, charges.first_open_day(connection))
     day, corrects = days_of(first).start, CHARGE.c.corrects
     gone = (CLAIM.c.state == ClaimState.GONE, VOLUME.c.state == VolumeState.GONE)
     live = union_all(select(CLAIM.c.id).where(~gone[0]), select(VOLUME.c.id).where(~gone[1]))
@@ -106,7 +108,7 @@ def purge(connection: Connection, before: float) -> None:
     Charges begin with the first month that has some of a claim or volume on record: a later word on it needs them.
     """
     end = days_of(month_of(before)).start
-    connection.execute(delete(SITE_CHARGE).where(SITE_CHARGE.c.day < end))
+    site_runs.purge(connection, end)
     on_record = union_all(select(CLAIM.c.id), select(VOLUME.c.id))
     known = (CHARGE.c.day < end, CHARGE.c.claim_id.in_(on_record))
     first = connection.execute(select(func.min(CHARGE.c.day)).where(*known)).scalar()

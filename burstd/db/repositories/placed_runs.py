@@ -82,7 +82,9 @@ def placed_runs(
         jobs = sorted({row["id"] for row in rows})
         costs = {
             Place.THERE: _charged(connection, [CHARGE.c.amount, CHARGE.c.currency, CHARGE.c.corrects], jobs, rows),
-            Place.HERE: _charged(connection, [SITE_CHARGE.c.milliseconds, SITE_CHARGE.c.node_group], jobs, rows),
+            Place.HERE: _charged(
+                connection, [SITE_CHARGE.c.milliseconds, SITE_CHARGE.c.node_group, SITE_CHARGE.c.corrects], jobs, rows
+            ),
         }
         delivered = _deliveries(connection, jobs)
         for row in rows:

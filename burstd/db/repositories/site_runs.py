@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
@@ -14,12 +14,21 @@ from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, inser
 
 from burstd.db.database import chunks, job_or_part
 from burstd.db.repositories.bill import BillGrouping, dearest_first
+from burstd.db.repositories.charges import first_open_day, not_frozen
 from burstd.db.tables import SITE_CHARGE, SITE_RUN
+from burstd.domain.billing.closing import days_of, is_frozen, unfrozen
 from burstd.domain.billing.costs import MICRO
-from burstd.domain.billing.site_runs import SiteRun, site_charges
-from burstd.domain.billing.use import DAY_S, Charge, Payer, day_text
+from burstd.domain.billing.site_runs import SiteCharge, SiteRun, site_charges
+from burstd.domain.billing.use import DAY_S, Charge, Kind, Payer, day_text
 
+_RunKey = tuple[str, int, str]
 _KEY = ("job", "run_start", "node_group")
+_ROWS = 2000
+"""Of a month's charges that are in memory at a time."""
+_ORDER = (
+    "day", "node_group", "nodes", "job", "run_start", "user", "account", "partition", "currency", "amount",
+    "milliseconds", "corrects",
+)  # fmt: skip
 _COLUMNS: Mapping[str, ColumnElement[object]] = {
     **{name: SITE_CHARGE.c[name] for name in ("user", "account", "job", "partition", "day")},
     "pool": SITE_CHARGE.c.node_group,
@@ -27,22 +36,99 @@ _COLUMNS: Mapping[str, ColumnElement[object]] = {
 
 
 def save_site_runs(connection: Connection, begun: Sequence[SiteRun], ended: Sequence[SiteRun]) -> None:
-    """Writes runs that have begun, and charges those that have ended; what is on record of a run is written anew."""
-    names = [{f"b_{key}": value for key, value in _name(run).items() if key in _KEY} for run in (*begun, *ended)]
-    for table in (SITE_RUN, SITE_CHARGE) if names else ():
-        connection.execute(delete(table).where(*(table.c[key] == bindparam(f"b_{key}") for key in _KEY)), names)
+    """Writes runs that have begun, and charges those that have ended; what is on record of a run is written anew.
+
+    Charges of closed months stay: what differs there is charged as a correction.
+    """
+    runs = (*begun, *ended)
+    if not runs:
+        return
+    names = [{f"b_{key}": value for key, value in zip(_KEY, _key(run), strict=True)} for run in runs]
+    first_open, on_record = first_open_day(connection), _charges_on_record(connection, runs)
+    for table, others in ((SITE_RUN, ()), (SITE_CHARGE, not_frozen(SITE_CHARGE, first_open))):
+        connection.execute(
+            delete(table).where(*(table.c[key] == bindparam(f"b_{key}") for key in _KEY), *others), names
+        )
     if begun:
         connection.execute(
             insert(SITE_RUN),
             [{**_name(run), "started": run.started, "share": run.share, "price": run.price} for run in begun],
         )
+    for run in ended:
+        kept = [one for one in on_record[_key(run)] if is_frozen(one, first_open)]
+        cost = site_charges(run, run.started if run.ended is None else run.ended)
+        _write(connection, run, unfrozen(cost, kept, first_open))
+
+
+def freeze(connection: Connection, month: str, now: float) -> None:
+    """Writes what runs that go on are charged in a month, the first one that is open, corrections included."""
+    days = days_of(month)
+    for run, cost in charges_so_far(connection, open_site_runs(connection), now):
+        _write(connection, run, [charge for charge in cost if charge.day in days])
+
+
+def charges_so_far(
+    connection: Connection, runs: Sequence[SiteRun], until: float
+) -> Iterator[tuple[SiteRun, list[Charge]]]:
+    """What runs that go on are charged by ``until`` beside what closed months have on record of them."""
+    first_open, on_record = first_open_day(connection), _charges_on_record(connection, runs)
+    for run in runs:
+        yield run, unfrozen(site_charges(run, until), on_record[_key(run)], first_open)
+
+
+def _charges_on_record(connection: Connection, runs: Iterable[SiteRun]) -> Mapping[_RunKey, list[Charge]]:
+    found: defaultdict[_RunKey, list[Charge]] = defaultdict(list)
+    for some in chunks(sorted({run.payer.job for run in runs})):
+        for row in connection.execute(select(SITE_CHARGE).where(SITE_CHARGE.c.job.in_(some))).mappings():
+            found[row["job"], row["run_start"], row["node_group"]].append(_charge_of_row(row))
+    return found
+
+
+def _write(connection: Connection, run: SiteRun, charges: Iterable[Charge]) -> None:
     rows = [
-        {**_name(run), "day": charge.day, "amount": charge.amount, "milliseconds": charge.milliseconds}
-        for run in ended
-        for charge in site_charges(run, run.started if run.ended is None else run.ended)
-    ]
+        {**_name(run), "day": charge.day, "corrects": charge.corrects, "amount": charge.amount,
+         "milliseconds": charge.milliseconds}
+        for charge in charges
+    ]  # fmt: skip
     if rows:
         connection.execute(insert(SITE_CHARGE), rows)
+
+
+def charges_of_days(connection: Connection, days: range) -> Iterator[SiteCharge]:
+    """Those on record, in the order of ``site_month_file``."""
+    query = select(SITE_CHARGE).where(SITE_CHARGE.c.day >= days.start, SITE_CHARGE.c.day < days.stop)
+    query = query.order_by(*(SITE_CHARGE.c[name] for name in _ORDER)).execution_options(yield_per=_ROWS)
+    for row in connection.execute(query).mappings():
+        yield SiteCharge(row["node_group"], row["nodes"], row["run_start"], row["currency"], _charge_of_row(row))
+
+
+def reopen(connection: Connection, first_open: int) -> None:
+    """Takes back what closed months have of runs that go on; ``first_open``: as in ``unfrozen``, from now on."""
+    runs = open_site_runs(connection)
+    names = [{f"b_{key}": value for key, value in zip(_KEY, _key(run), strict=True)} for run in runs]
+    if names:
+        same = (SITE_CHARGE.c[key] == bindparam(f"b_{key}") for key in _KEY)
+        connection.execute(delete(SITE_CHARGE).where(*same, *not_frozen(SITE_CHARGE, first_open)), names)
+    late = (SITE_CHARGE.c.corrects != "", SITE_CHARGE.c.day >= first_open)
+    rows = connection.execute(select(SITE_CHARGE).where(*late)).mappings().all()
+    connection.execute(delete(SITE_CHARGE).where(*late))
+    moved: dict[tuple[object, ...], dict[str, object]] = {}
+    for row in rows:
+        key = (*(row[name] for name in _KEY), row["corrects"])
+        before = moved.get(key, {"amount": 0, "milliseconds": 0})
+        sums = {name: row[name] + before[name] for name in ("amount", "milliseconds")}
+        moved[key] = {**row, **sums, "day": first_open}
+    if moved:
+        connection.execute(insert(SITE_CHARGE), [*moved.values()])
+
+
+def purge(connection: Connection, end: int) -> None:
+    """Forgets charges before a day, which begins a month; all from the first month on that has some of a run that goes
+    on stay."""
+    runs = open_site_runs(connection)
+    on_record = _charges_on_record(connection, runs)
+    first = min([end, *(charge.day for run in runs for charge in on_record[_key(run)])])
+    connection.execute(delete(SITE_CHARGE).where(SITE_CHARGE.c.day < days_of(day_text(first)[:7]).start))
 
 
 def open_site_runs(connection: Connection, *wanted: ColumnElement[bool]) -> list[SiteRun]:
@@ -56,6 +142,7 @@ def open_site_runs(connection: Connection, *wanted: ColumnElement[bool]) -> list
             row["share"],
             row["price"],
             row["currency"],
+            nodes=row["nodes"],
         )
         for row in connection.execute(select(SITE_RUN).where(*wanted)).mappings()
     ]
@@ -63,12 +150,13 @@ def open_site_runs(connection: Connection, *wanted: ColumnElement[bool]) -> list
 
 def charged_site_runs(connection: Connection, jobs: Collection[str]) -> set[tuple[str, int]]:
     """Job and ``run_start`` of the runs of these jobs that are over."""
-    name = (SITE_CHARGE.c.job, SITE_CHARGE.c.run_start)
-    return {
-        (job, start)
-        for some in chunks(sorted(jobs))
-        for job, start in connection.execute(select(*name).where(name[0].in_(some)).distinct())
-    }
+    name, found = ("job", "run_start"), set[tuple[str, int]]()
+    for some in chunks(sorted(jobs)):
+        charged, going_on = (
+            select(*(table.c[key] for key in name)).where(table.c.job.in_(some)) for table in (SITE_CHARGE, SITE_RUN)
+        )
+        found.update((job, start) for job, start in connection.execute(charged.except_(going_on)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +187,8 @@ def site_lines(
     sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     others: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     limit = limit if group == "job" else None
-    for run in open_site_runs(connection):
-        for charge in site_charges(run, until) if user in ("", run.payer.user) else ():
+    for run, so_far in charges_so_far(connection, open_site_runs(connection), until):
+        for charge in so_far if user in ("", run.payer.user) else ():
             if charge.day in days:
                 _add(sums[_text(_key_of(group, run, charge)), run.currency], charge.amount, charge.milliseconds)
     by = [SITE_CHARGE.c.currency, *([_COLUMNS[group]] if group in _COLUMNS else ())]
@@ -138,9 +226,9 @@ def job_cost(connection: Connection, job: str, until: float, user: str = "") -> 
     sums = select(SITE_CHARGE.c.currency, func.sum(SITE_CHARGE.c.amount)).where(*wanted)
     for currency, amount in connection.execute(sums.group_by(SITE_CHARGE.c.currency)):
         found[currency] += int(amount)
-    for run in open_site_runs(connection, job_or_part(SITE_RUN.c.job, job)):
+    for run, cost in charges_so_far(connection, open_site_runs(connection, job_or_part(SITE_RUN.c.job, job)), until):
         if user in ("", run.payer.user):
-            found[run.currency] += sum(charge.amount for charge in site_charges(run, until))
+            found[run.currency] += sum(charge.amount for charge in cost)
     return found
 
 
@@ -169,7 +257,18 @@ def _text(key: object) -> str:
 
 
 def _name(run: SiteRun) -> dict[str, object]:
-    return {**run.payer._asdict(), "run_start": run.run_start, "node_group": run.group, "currency": run.currency}
+    return {
+        **run.payer._asdict(), "run_start": run.run_start, "node_group": run.group, "currency": run.currency,
+        "nodes": run.nodes,
+    }  # fmt: skip
+
+
+def _key(run: SiteRun) -> _RunKey:
+    return run.payer.job, run.run_start, run.group
+
+
+def _charge_of_row(row: Mapping[Any, Any]) -> Charge:
+    return Charge(row["day"], Kind.SITE, "", _payer(row), row["amount"], row["milliseconds"], row["corrects"])
 
 
 def _payer(row: Mapping[Any, Any]) -> Payer:

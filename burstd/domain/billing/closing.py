@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from io import StringIO
+from typing import TypeVar
 
 from burstd.domain.billing.costs import MICRO, month_start, next_month
+from burstd.domain.billing.site_runs import SiteCharge
 from burstd.domain.billing.use import DAY_S, Charge, Kind, Payer, day_text
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.volume import Volume
@@ -22,6 +24,11 @@ COLUMNS = (
     "amount", "milliseconds", "corrects",
 )  # fmt: skip
 """Of the file whose SHA-256 a closed month has."""
+SITE_COLUMNS = (
+    "date", "group", "nodes", "job", "run", "user", "account", "partition", "currency", "amount", "milliseconds",
+    "corrects",
+)  # fmt: skip
+"""Of the other file that it has: of nodes of the site's own."""
 _ENDING = (ClaimState.LAUNCHING, ClaimState.FAILED, ClaimState.LOST, ClaimState.TERMINATING)
 
 
@@ -41,6 +48,11 @@ class ClosedMonth:
     """By currency."""
     sha256: str
     """Of the file that ``month_file`` makes."""
+    site_charges: int
+    """As ``charges``, of nodes of the site's own; these are not among those."""
+    site_totals: Mapping[str, Decimal]
+    site_sha256: str
+    """Of the file that ``site_month_file`` makes; empty: the month was closed without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,9 @@ class MonthCharge:
     provider: str
     currency: str
     charge: Charge
+
+
+_ChargeT = TypeVar("_ChargeT", MonthCharge, SiteCharge)
 
 
 def month_charge(thing: Claim | Volume, charge: Charge) -> MonthCharge:
@@ -110,16 +125,37 @@ def month_file(charges: Iterable[MonthCharge], *, head: bool = True) -> Iterator
 
     ``charges`` in the order of days, then of all other columns. ``head``: the first line has the names of the columns.
     """
+    return _csv(
+        COLUMNS if head else (),
+        (
+            (day_text(one.charge.day), one.machine, one.charge.kind, one.charge.cause, *one.charge.payer, one.pool,
+             one.provider, one.currency, f"{one.charge.amount * MICRO:f}", one.charge.milliseconds,
+             one.charge.corrects)
+            for one in charges
+        ),
+    )  # fmt: skip
+
+
+def site_month_file(charges: Iterable[SiteCharge], *, head: bool = True) -> Iterator[str]:
+    """As ``month_file``, of nodes of the site's own."""
+    return _csv(
+        SITE_COLUMNS if head else (),
+        (
+            (day_text(one.charge.day), one.group, one.nodes, one.charge.payer.job, one.run_start,
+             *one.charge.payer[1:], one.currency, f"{one.charge.amount * MICRO:f}", one.charge.milliseconds,
+             one.charge.corrects)
+            for one in charges
+        ),
+    )  # fmt: skip
+
+
+def _csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
     text = StringIO()
     write = csv.writer(text, lineterminator="\n").writerow
     if head:
-        write(COLUMNS)
-    for one in charges:
-        charge = one.charge
-        write(
-            (day_text(charge.day), one.machine, charge.kind, charge.cause, *charge.payer, one.pool, one.provider,
-             one.currency, f"{charge.amount * MICRO:f}", charge.milliseconds, charge.corrects)
-        )  # fmt: skip
+        write(head)
+    for row in rows:
+        write(row)
         if text.tell() > 1 << 16:
             yield text.getvalue()
             text.seek(0)
@@ -127,12 +163,19 @@ def month_file(charges: Iterable[MonthCharge], *, head: bool = True) -> Iterator
     yield text.getvalue()
 
 
-def close_month(month: str, closed: float, charges: Iterable[MonthCharge]) -> ClosedMonth:
-    """Adds up its charges, in the order of ``month_file``."""
+def close_month(month: str, closed: float, charges: Iterable[MonthCharge], site: Iterable[SiteCharge]) -> ClosedMonth:
+    """Adds up its charges, in the orders of ``month_file`` and ``site_month_file``."""
+    return ClosedMonth(month, closed, RULE, *_added_up(charges, month_file), *_added_up(site, site_month_file))
+
+
+def _added_up(
+    charges: Iterable[_ChargeT], file: Callable[[Iterable[_ChargeT]], Iterator[str]]
+) -> tuple[int, Mapping[str, Decimal], str]:
+    """How many there are, their totals and the SHA-256 of their file."""
     totals: defaultdict[str, int] = defaultdict(int)
     number = 0
 
-    def counted() -> Iterator[MonthCharge]:
+    def counted() -> Iterator[_ChargeT]:
         nonlocal number
         for one in charges:
             number += 1
@@ -140,7 +183,6 @@ def close_month(month: str, closed: float, charges: Iterable[MonthCharge]) -> Cl
             yield one
 
     digest = hashlib.sha256()
-    for piece in month_file(counted()):
+    for piece in file(counted()):
         digest.update(piece.encode())
-    sums = {currency: amount * MICRO for currency, amount in sorted(totals.items())}
-    return ClosedMonth(month, closed, RULE, number, sums, digest.hexdigest())
+    return number, {currency: amount * MICRO for currency, amount in sorted(totals.items())}, digest.hexdigest()

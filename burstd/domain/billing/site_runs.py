@@ -31,6 +31,19 @@ class SiteRun:
     currency: str
     ended: float | None = None
     """None: it runs."""
+    nodes: str = ""
+    """Slurm's host list of them; empty: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCharge:
+    """A charge with what else its line in the file of a month has. Fields as of the run."""
+
+    group: str
+    nodes: str
+    run_start: int
+    currency: str
+    charge: Charge
 
 
 def site_charges(run: SiteRun, until: float) -> Iterator[Charge]:

@@ -22,6 +22,7 @@ from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.planner import isolation
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.pollers.claim_runs import NOTE_EVERY_S, ON_NODES, share_of_node
+from burstd.slurm.hostlist import compress
 
 _RunKey = tuple[str, int]
 """Job and its ``run_start``."""
@@ -99,6 +100,7 @@ class SiteRunRecorder:
         payer = Payer(job.id, job.user, job.account, ",".join(job.partitions))
         shares: dict[tuple[int, int, tuple[Gres, ...]] | None, int] = {}
         groups: dict[str, NodeGroup] = {}
+        names: defaultdict[str, list[str]] = defaultdict(list)
         if unknown := [name for name in job.node_list if name not in self._groups]:
             # A machine may outlive its pool in the settings.
             launched = self._slots() | {claim.slot for claim in self._context.store.claims()}
@@ -113,9 +115,13 @@ class SiteRunRecorder:
                 shares[shape] = share_of_node(job, node)
             gpus = 0 if node is None else sum(gres.count for gres in node.gres if gres.name == "gpu")
             groups[group.name] = group
+            names[group.name].append(name)
             share, price = sums[group.name]
             hour = group.hour.of_node(gpus).full
             sums[group.name] = [share + shares[shape], price + shares[shape] * hour / WHOLE]
         for name, (share, price) in sums.items():
             currency = groups[name].hour.currency
-            yield SiteRun(name, payer, job.run_start, job.start, int(share), price.quantize(_PRICE), currency)
+            yield SiteRun(
+                name, payer, job.run_start, job.start, int(share), price.quantize(_PRICE), currency,
+                nodes=compress(names[name]),
+            )  # fmt: skip
