@@ -115,7 +115,7 @@ gpu_hour = "0.60"
 
 @pytest.mark.slow
 def test_buy_or_rent_as_table_json_page_and_plots(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "1000")
     config, page, talk = tmp_path / "burstd.toml", tmp_path / "page.html", tmp_path / "talk"
     config.write_text(COSTS)
     done = simulate(trace, *COMPARED, "--config", str(config), "--html", str(page), "--plots", str(talk))
