@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import traceback
@@ -27,8 +28,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="check the settings and end")
     parser.add_argument("--version", action="store_true", help="print the version and end")
     args = parser.parse_args(argv)
-    # The daemon's parts take half a second to import; --help and --version need none of them.
+    # The daemon's parts take half a second to import; --help needs none of them. None is garbage: to look for some
+    # again and again meanwhile takes a sixth of the time.
+    gc.disable()
     from burstd.daemon import app, settings_in_force  # noqa: PLC0415
+
+    gc.freeze()
+    gc.enable()
 
     if args.version:
         sys.stdout.write(f"burstd {app.VERSION}\n")

@@ -72,15 +72,17 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
         for c in claims
         if c.billed_from is not None
     )
-    for group in get_args(BillGrouping):
-        lines = store.bill(group, 0.0)
+    groups = get_args(BillGrouping)
+    bills = store.bills(groups, 0.0, now)
+    for lines in bills.values():
         assert sum(line.cost for line in lines) == whole
         assert all(line.cost == sum(part.cost for part in line.parts) for line in lines)
-        for user in ("ann", "bob"):
-            own = sum(line.cost for line in store.bill(group, 0.0, None, user))
-            assert own == sum(line.cost for line in store.bill("user", 0.0) if line.key == user)
+    for user in ("ann", "bob"):
+        charged_to = sum(line.cost for line in bills["user"] if line.key == user)
+        for own in store.bills(groups, 0.0, now, user).values():
+            assert sum(line.cost for line in own) == charged_to
     daily = store.daily_costs(0.0)
-    for line in store.bill("day", 0.0):
+    for line in bills["day"]:
         day = datetime.fromisoformat(f"{line.key}T00:00+00:00").timestamp() // 86400
         assert daily[line.currency][int(day)] * MICRO == line.cost
     assert sum(sum(days.values()) for days in daily.values()) * MICRO == whole
@@ -90,17 +92,16 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
     for charged in every:
         by_pool[charged.pool, charged.currency] += charged.charge.amount
     assert {key: sum_ * MICRO for key, sum_ in by_pool.items()} == {
-        (line.key, line.currency): line.cost for line in store.bill("pool", 0.0)
+        (line.key, line.currency): line.cost for line in bills["pool"]
     }
     for user in ("ann", "bob"):
         assert [*charges(store, now, user)] == [line for line in every if line.charge.payer.user == user]
     long: tuple[BillGrouping, ...] = ("job", "claim")
     for group in long:
-        lines = store.bill(group, 0.0)
-        for limit in (1, 2, len(lines)):
-            check_others(lines, store.bill(group, 0.0, limit=limit), limit)
+        for limit in (1, 2, len(bills[group])):
+            check_others(bills[group], store.bill(group, 0.0, limit=limit), limit)
     gone = {claim.id for claim in claims if claim.state is S.GONE}
-    closed = sum(line.cost for line in store.bill("claim", 0.0) if line.key in gone)
+    closed = sum(line.cost for line in bills["claim"] if line.key in gone)
     assert sum(spent.amount for spent in store.spending() if not spent.kind) == closed
     if len(gone) == len(claims):
         pairs: tuple[tuple[str, BillGrouping], ...] = (("user", "user"), ("project", "account"))
@@ -109,7 +110,7 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
             for one in store.spending():
                 if one.kind == kind and one.amount:
                     spent[one.name] += one.amount
-            assert spent == {line.key: line.cost for line in store.bill(group, 0.0) if line.key and line.cost}
+            assert spent == {line.key: line.cost for line in bills[group] if line.key and line.cost}
 
 
 def test_two_users_on_one_machine(place: str, clock: ManualClock) -> None:

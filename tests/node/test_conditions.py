@@ -226,8 +226,11 @@ def test_a_node_calls_a_fault_as_the_gate_does(tmp_path: Path, gpu: str) -> None
 
 
 @pytest.mark.slow
-def test_two_days_of_a_healthy_machine_drain_nothing(tmp_path: Path) -> None:
-    """Judged every minute: a GPU is hot for ten, nvidia-smi is late twice in a row, a disk is full for two."""
+def test_hours_of_a_healthy_machine_drain_nothing(tmp_path: Path) -> None:
+    """Judged every minute: a GPU is hot for ten, nvidia-smi is late twice in a row, a disk is full for two.
+
+    That comes again after a hundred minutes; nothing is remembered of a fault that is over.
+    """
     function = re.search(r"^judge\(\) \{\n.*?^\}\n", SCRIPT, re.MULTILINE | re.DOTALL)
     assert function is not None
     (tmp_path / "found").write_text("", encoding="ascii")
@@ -239,7 +242,7 @@ def test_two_days_of_a_healthy_machine_drain_nothing(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text, encoding="ascii")
     loop = """
         minute=0
-        while [ "$minute" -lt 2880 ]; do
+        while [ "$minute" -lt 300 ]; do
             case $minute in *[1]?) what=hot ;; *[5][01]) what=late ;; *[7][34]) what=full ;; *) what=found ;; esac
             judge "$folder/$what"
             [ ! -e "$folder/condition" ] || { cat "$folder/condition"; exit 1; }
@@ -248,4 +251,4 @@ def test_two_days_of_a_healthy_machine_drain_nothing(tmp_path: Path) -> None:
     script = f"folder={tmp_path} table='{verdict_table(HealthRules())}'\n{function[0]}{loop}"
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stdout
-    assert said.stdout.count("unhealthy: GPU") == 29
+    assert said.stdout.count("unhealthy: GPU") == 3
