@@ -621,6 +621,11 @@ class StoreReader:
         with self._database.reading() as connection:
             yield from site_runs.charges_of_days(connection, days)
 
+    def site_charges(self, days: range, user: str = "") -> list[SiteCharge]:
+        """All of these days by now on nodes of the site; they add up to ``site_bill``. ``user``: his; empty: all."""
+        with self._database.reading() as connection:
+            return [*site_runs.charges_by(connection, days, self._clock.now(), user)]
+
     def awaited_claims(self) -> tuple[str, list[Claim]]:
         """The first month that is not closed, and the claims that it has to wait for."""
         live = self.claims()

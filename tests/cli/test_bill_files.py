@@ -8,12 +8,16 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from datetime import date
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from burstd.api.answers.charges import SiteChargesView, SiteChargeView
+from burstd.api.bill_files.focus import site_focus_rows
+from burstd.slurm.hostlist import expand
 from tests.api.fake_backend import serving_api
 from tests.api.shared_node import BY_HAND, SITE_BY_HAND, TOTAL, shared_node_record
 from tests.api.world import USER
@@ -103,11 +107,34 @@ def test_no_file_has_nodes_of_the_site_beside_what_clouds_charge(run: Run) -> No
     answer = json.loads(run(*words, "--json").out)
     assert answer["total"]
     assert answer["site_total"]
-    for form, column, total in (("csv", "cost", "total"), ("site-csv", "site_cost", "site_total")):
+    files = (
+        ("csv", "cost", "total", words), ("site-csv", "site_cost", "site_total", words),
+        ("site-focus", "BilledCost", "site_total", words[:3]),
+    )  # fmt: skip
+    for form, column, total, said in files:
         sums: defaultdict[str, Decimal] = defaultdict(Decimal)
-        for row in csv.DictReader(run(*words, "--format", form).out.splitlines()):
-            sums[row["currency"]] += Decimal(row[column])
+        for row in csv.DictReader(run(*said, "--format", form).out.splitlines()):
+            sums[row.get("currency") or row["BillingCurrency"]] += Decimal(row[column])
         assert sums == {one["currency"]: Decimal(one["amount"]) for one in answer[total]}
+
+
+@pytest.mark.parametrize("cost", ["1.000001", "-1.000001", "0.000002"])
+def test_a_run_on_nodes_of_the_site_is_split_among_them_to_the_millionth(cost: str) -> None:
+    charge = SiteChargeView(
+        day=date(2026, 10, 1), group="old", nodes="n[1-3]", job="7", user="ada", account="atlas", partition="p",
+        cost=Decimal(cost), currency="EUR", milliseconds=3_600_001, corrects="2026-09",
+    )  # fmt: skip
+    head, *found = site_focus_rows([SiteChargesView(cluster="site", charges=[charge], next=None)], expand)
+    rows = [dict(zip(head, row, strict=True)) for row in found]
+    assert [row["ResourceId"] for row in rows] == ["n1", "n2", "n3"]
+    assert sum(Decimal(row["BilledCost"]) for row in rows) == Decimal(cost)
+    assert sum(Decimal(row["ConsumedQuantity"]) for row in rows) == Decimal("3600.001")
+    assert {(row["ProviderName"], row["PublisherName"], row["ServiceCategory"], row["SkuId"]) for row in rows} == {
+        ("site", "site", "Compute", "site/old")
+    }
+    assert {(row["ChargeClass"], row["x_CorrectedMonth"], row["x_Job"]) for row in rows} == {
+        ("Correction", "2026-09", "7")
+    }
 
 
 @needs_root
@@ -124,7 +151,7 @@ def test_users_get_what_they_are_charged_for(bill: Bill) -> None:
     [
         ("--format csv --json", "Say --format or --json, not both."),
         ("--format focus --by job", "--by is of text, json, csv and site-csv"),
-        ("--format ods", "'ods' is not one of 'text', 'json', 'csv', 'site-csv', 'focus', 'html', 'pdf'"),
+        ("--format ods", "'ods' is not one of 'text', 'json', 'csv', 'site-csv', 'focus', 'site-focus', 'html'"),
     ],
 )
 def test_what_cannot_be_had(bill: Bill, words: str, says: str) -> None:

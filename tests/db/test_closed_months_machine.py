@@ -347,6 +347,7 @@ class Months(RuleBasedStateMachine):
         for group in GROUPS:
             shown = sum(int(line.cost / MICRO) for line in self.store.site_bill(group, 0.0, now))
             assert shown == self.known.site + going_on
+        assert sum(one.charge.amount for one in self.store.site_charges(range(10**5))) == self.known.site + going_on
 
     def _cost_of_volumes(self) -> int:
         """Those that live are charged for what they have cost, month by month."""

@@ -127,6 +127,7 @@ ANSWERS = {
     "/v1/compare": ["/v1/compare", f"/v1/compare?job={LEFT}"],
     "/v1/bill/charges": ["/v1/bill/charges", "/v1/bill/charges?limit=1"],
     "/v1/bill/sheet": ["/v1/bill/sheet"],
+    "/v1/bill/site-charges": ["/v1/bill/site-charges"],
     "/v1/bill/months/{month}": ["/v1/bill/months/2026-08"],
     "/v1/bill/months/{month}/charges": ["/v1/bill/months/2026-08/charges?day=2026-08-01"],
     "/v1/history": ["/v1/history", "/v1/history?series=*", "/v1/history?series=account/*&series=project/*"],

@@ -55,6 +55,36 @@ class ChargeView(AnswerView):
     """The closed month that it puts right: ``2026-10``."""
 
 
+class SiteChargeView(AnswerView):
+    """What one run of a job is charged in one day (UTC) on nodes of the site that cost the same."""
+
+    day: date
+    group: str
+    """Of ``[site.cost]``."""
+    nodes: str
+    """Slurm's host list; empty: the run began before burstd recorded it."""
+    job: str
+    user: str
+    account: str
+    partition: str
+    cost: Decimal
+    """In the currency of this charge."""
+    currency: str
+    milliseconds: int
+    """Of nodes, by the job's share of them."""
+    corrects: str = ""
+    """As in ``ChargeView``."""
+
+
+class SiteChargesView(AnswerView):
+    """The charges of a day (UTC) on nodes of the site."""
+
+    cluster: str
+    charges: list[SiteChargeView]
+    next: date | None
+    """``day`` of the next answer; null: this was the last."""
+
+
 class ChargesView(AnswerView):
     """A page of the charges of whole days (UTC)."""
 

@@ -6,11 +6,12 @@ Columns for what burstd does not have are left out: commitments, reservations, i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
 
-from burstd.api.answers.charges import ChargedView, ChargesView, ChargeView
+from burstd.api.answers.charges import ChargedView, ChargesView, ChargeView, SiteChargesView, SiteChargeView
+from burstd.domain.billing.costs import MICRO
 
 _HOUR_S = 3600
 _QUANTITY = Decimal("0.000000000001")
@@ -41,6 +42,47 @@ def focus_rows(pages: Iterable[ChargesView]) -> Iterator[Sequence[str]]:
         things = {thing.id: thing for thing in page.things}
         for charge in page.charges:
             yield tuple(_row(charge, things[charge.of], page.cluster).values())
+
+
+def site_focus_rows(days: Iterable[SiteChargesView], expand: Callable[[str], Sequence[str]]) -> Iterator[Sequence[str]]:
+    """The same of nodes of the site, whose provider is the cluster. ``expand``: the names of a host list.
+
+    A charge goes to the nodes of its run in equal parts, which add up to it.
+    """
+    yield tuple(_row(_NO_CHARGE, _NOTHING, ""))
+    for day in days:
+        for charge in day.charges:
+            yield from _site_rows(charge, expand(charge.nodes) or [charge.group], day.cluster)
+
+
+def _site_rows(charge: SiteChargeView, nodes: Sequence[str], cluster: str) -> Iterator[Sequence[str]]:
+    costs, times = _equal_parts(int(charge.cost / MICRO), nodes), _equal_parts(charge.milliseconds, nodes)
+    sku = f"{cluster}/{charge.group}"
+    for node, cost, milliseconds in zip(nodes, costs, times, strict=True):
+        part = ChargeView(
+            of=node, day=charge.day, kind="site", cause="", pool="", job=charge.job, user=charge.user,
+            account=charge.account, partition=charge.partition, cost=cost * MICRO, currency=charge.currency,
+            machine_s=milliseconds / 1000, corrects=charge.corrects,
+        )  # fmt: skip
+        thing = _NOTHING.model_copy(update={"id": node, "name": node, "provider": cluster})
+        row = {
+            **_row(part, thing, cluster),
+            "ResourceType": "Node",
+            "ServiceName": "Nodes",
+            "ServiceSubcategory": "Other (Compute)",
+            "SkuId": sku,
+            "SkuMeter": "Node Hours",
+            "SkuPriceDetails": "",
+            "SkuPriceId": sku,
+            "Tags": json.dumps({"burstd/group": charge.group}),
+            "x_Claim": "",
+        }
+        yield tuple(row.values())
+
+
+def _equal_parts(whole: int, nodes: Sequence[str]) -> Iterator[int]:
+    part, more = divmod(whole, len(nodes))
+    return (part + (number < more) for number in range(len(nodes)))
 
 
 def _row(charge: ChargeView, thing: ChargedView, cluster: str) -> Mapping[str, str]:

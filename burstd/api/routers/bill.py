@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from decimal import Decimal
+from math import ceil
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from burstd.api.answers.base import Money
-from burstd.api.answers.charges import ChargedView, ChargesView, ChargeView
+from burstd.api.answers.charges import ChargedView, ChargesView, ChargeView, SiteChargesView, SiteChargeView
 from burstd.api.answers.plan import BillSheetView
 from burstd.api.backend import SLICE
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, Timestamp
@@ -18,11 +20,13 @@ from burstd.api.routers.status import bill_view, bill_window, current_rates
 from burstd.db import ChargeLine, Cursor
 from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.billing.costs import MICRO
-from burstd.domain.billing.use import Kind, day_text
+from burstd.domain.billing.site_runs import SiteCharge
+from burstd.domain.billing.use import DAY_S, Kind, day_text
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.bounds import MAX_TIME_S
 from burstd.domain.volume import Volume
 
+_EPOCH = date(1970, 1, 1)
 _MAX_PAGE = 5000
 _SHEET_GROUPS: tuple[BillGrouping, ...] = ("account", "user", "day", "job")
 _SHEET_JOBS = 30
@@ -76,6 +80,29 @@ def get_charges(
     )  # fmt: skip
 
 
+@router.get("/bill/site-charges")
+def get_site_charges(
+    caller: CallerDep,
+    backend: BackendDep,
+    since: Timestamp | None = None,
+    until: Timestamp | None = None,
+    day: date | None = None,
+) -> SiteChargesView:
+    """Each charge of a day on nodes of the site, which are no part of the bill; the first day unless told otherwise.
+
+    Times as in ``/v1/bill``. Who is no administrator sees those of his jobs.
+    """
+    begin, end = bill_window(backend.now(), since, until)
+    backend.precedence().wait()
+    number = int(begin // DAY_S) if day is None else (day - _EPOCH).days
+    charges = backend.reader.site_charges(range(number, number + 1), "" if caller.admin else caller.user)
+    return SiteChargesView(
+        cluster=backend.daemon_info().cluster,
+        charges=[_site_charge_view(one) for one in backend.precedence().slices(charges, SLICE)],
+        next=_EPOCH + timedelta(number + 1) if number + 1 < ceil(end / DAY_S) else None,
+    )
+
+
 @router.get("/bill/sheet")
 def get_sheet(
     caller: CallerDep, backend: BackendDep, since: Timestamp | None = None, until: Timestamp | None = None
@@ -113,6 +140,15 @@ def _charge_view(line: ChargeLine) -> ChargeView:
         of=line.id, day=day_text(charge.day), kind=charge.kind, cause=charge.cause, pool=line.pool, job=payer.job,
         user=payer.user, account=payer.account, partition=payer.partition, cost=charge.amount * MICRO,
         currency=line.currency, machine_s=charge.milliseconds / 1000, corrects=charge.corrects,
+    )  # fmt: skip
+
+
+def _site_charge_view(one: SiteCharge) -> SiteChargeView:
+    charge, payer = one.charge, one.charge.payer
+    return SiteChargeView(
+        day=_EPOCH + timedelta(charge.day), group=one.group, nodes=one.nodes, job=payer.job, user=payer.user,
+        account=payer.account, partition=payer.partition, cost=charge.amount * MICRO, currency=one.currency,
+        milliseconds=charge.milliseconds, corrects=charge.corrects,
     )  # fmt: skip
 
 

@@ -19,7 +19,14 @@ from burstd.api.answers.text import (
     plural,
     utc_date_text,
 )
-from burstd.cli.commands.bill_files import write_csv, write_focus, write_html, write_pdf, write_site_csv
+from burstd.cli.commands.bill_files import (
+    write_csv,
+    write_focus,
+    write_html,
+    write_pdf,
+    write_site_csv,
+    write_site_focus,
+)
 from burstd.cli.commands.bill_forecast import forecast_bill
 from burstd.cli.commands.bill_reconcile import reconcile_bill
 from burstd.cli.output import ConsoleOutput
@@ -42,11 +49,17 @@ class BillFormat(StrEnum):
     CSV = "csv"
     SITE_CSV = "site-csv"
     FOCUS = "focus"
+    SITE_FOCUS = "site-focus"
     HTML = "html"
     PDF = "pdf"
 
 
-_WHOLE = {BillFormat.FOCUS: write_focus, BillFormat.HTML: write_html, BillFormat.PDF: write_pdf}
+_WHOLE = {
+    BillFormat.FOCUS: write_focus,
+    BillFormat.SITE_FOCUS: write_site_focus,
+    BillFormat.HTML: write_html,
+    BillFormat.PDF: write_pdf,
+}
 
 
 class BillGroup(StrEnum):
@@ -77,7 +90,7 @@ def bill(
         BillFormat,
         typer.Option(
             "--format",
-            help="csv: rows; site-csv: rows of nodes of the site; focus: FOCUS 1.2, each charge; html, pdf: to print.",
+            help="csv: rows; focus: FOCUS 1.2, each charge; site-csv, site-focus: of own nodes; html, pdf: to print.",
         ),
     ] = BillFormat.TEXT,
     limit: Annotated[

@@ -10,7 +10,7 @@ from burstd.cli.plain_text import safe_text
 from burstd.cli.session import ApiClient, ExitCode
 
 if TYPE_CHECKING:
-    from burstd.api.answers.charges import ChargesView
+    from burstd.api.answers.charges import ChargesView, SiteChargesView
     from burstd.api.answers.plan import BillView
 
 SHEET_TIMEOUT_S = 120.0
@@ -37,6 +37,27 @@ def write_focus(burstd: ApiClient, period: Mapping[str, str | int | float]) -> N
     from burstd.api.bill_files.table import csv_lines
 
     _write(csv_lines(focus_rows(charge_pages(burstd, period))))
+
+
+def write_site_focus(burstd: ApiClient, period: Mapping[str, str | int | float]) -> None:
+    """The same of nodes of the site, written as answers come, day by day."""
+    from burstd.api.bill_files.focus import site_focus_rows
+    from burstd.api.bill_files.table import csv_lines
+    from burstd.slurm.hostlist import expand
+
+    _write(csv_lines(site_focus_rows(_site_days(burstd, period), expand)))
+
+
+def _site_days(burstd: ApiClient, period: Mapping[str, str | int | float]) -> Iterator[SiteChargesView]:
+    from burstd.api.answers.charges import SiteChargesView
+
+    params = dict(period)
+    while True:
+        day = burstd.parse(SiteChargesView, burstd.get_json("/bill/site-charges", params))
+        yield day
+        if day.next is None:
+            return
+        params["day"] = str(day.next)
 
 
 def write_html(burstd: ApiClient, period: Mapping[str, str | int | float]) -> None:

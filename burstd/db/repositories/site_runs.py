@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 from math import ceil
 from operator import add
 from typing import Any
@@ -100,6 +101,19 @@ def charges_of_days(connection: Connection, days: range) -> Iterator[SiteCharge]
     query = query.order_by(*(SITE_CHARGE.c[name] for name in _ORDER)).execution_options(yield_per=_ROWS)
     for row in connection.execute(query).mappings():
         yield SiteCharge(row["node_group"], row["nodes"], row["run_start"], row["currency"], _charge_of_row(row))
+
+
+def charges_by(connection: Connection, days: range, until: float, user: str = "") -> Iterator[SiteCharge]:
+    """All of these days by ``until``, those of runs that go on last. ``user``: his; empty: all."""
+    so_far = (
+        SiteCharge(run.group, run.nodes, run.run_start, run.currency, charge)
+        for run, charges in charges_so_far(connection, open_site_runs(connection), until)
+        for charge in charges
+        if charge.day in days
+    )
+    for one in chain(charges_of_days(connection, days), so_far):
+        if user in ("", one.charge.payer.user):
+            yield one
 
 
 def reopen(connection: Connection, first_open: int) -> None:
