@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from burstd.cli.offline.buy_or_rent import print_buy_or_rent
 from burstd.domain.billing.rates import Rates
 from burstd.domain.billing.site_cost import CostParts, HourCost, NodeGroup, SiteCosts, plain_hour
 from burstd.settings import PluginRegistry
@@ -258,6 +259,20 @@ def test_without_a_job_in_the_cloud_there_is_nothing_to_replace() -> None:
     assert found.cloud_hour is None
     assert found.verdict[0].startswith("Renting by 1y has nothing to replace: no job ran in a cloud")
     assert len(found.verdict) == 2
+
+
+def test_a_narrow_window_has_every_figure_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_buy_or_rent(asked([8]))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("GPUs")] == ["GPUs", "GPUs"]
+    assert [line.split() for line in lines if line.startswith("  +8  1y  ")] == [
+        ["+8", "1y", "0", "s", "0", "s", "60.0", "min", "10", "%", "\N{EN DASH}"],
+        ["+8", "1y", "40.00", "0.00", "5.00", "0.00"],
+    ]
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from burstd.simulate.buy_or_rent.report import BuyOrRentReport
     from burstd.simulate.study import Study
 
+_TIMES = 7
+"""Columns of the table up to those of money."""
 _NUMBERS = re.compile(r"\d{1,6}(,\d{1,6}){0,15}", re.ASCII)
 
 
@@ -51,7 +53,7 @@ def show_buy_or_rent(
     if burstctl.json:
         sys.stdout.write(found.json_text())
         return
-    _print_report(found)
+    print_buy_or_rent(found)
     if files:
         ConsoleOutput().line(f"Written: {', '.join(map(str, files))}")
 
@@ -77,15 +79,22 @@ def _write_plots(burstctl: ApiClient, folder: Path, found: BuyOrRentReport) -> l
         burstctl.fail(ExitCode.NEGATIVE, f"{error.filename or folder} cannot be written: {error.strerror or error}")
 
 
-def _print_report(found: BuyOrRentReport) -> None:
+def print_buy_or_rent(found: BuyOrRentReport) -> None:
+    """For a terminal."""
     from burstd.simulate.buy_or_rent.columns import alternative_columns, alternative_rows
     from burstd.simulate.buy_or_rent.page import facts
 
     out = ConsoleOutput()
-    out.line((f"{found.title}: buy, rent or burst", "bold"))
+    out.line((f"{found.title}: buy, rent or burst", "bold"), " (simulated)")
     out.pairs(facts(found))
     out.blank()
-    out.table((f"{found.unit}>", "", *(f"{c.head}>" for c in alternative_columns(found))), alternative_rows(found))
+    heads = [f"{found.unit}>", "", *(f"{column.head}>" for column in alternative_columns(found))]
+    rows = [*alternative_rows(found)]
+    if not out.table(heads, rows, only_if_fits=True):
+        # Times and use, then money, so that a narrow window has every figure whole.
+        out.table(heads[:_TIMES], [row[:_TIMES] for row in rows])
+        out.blank()
+        out.table((*heads[:2], *heads[_TIMES:]), [(*row[:2], *row[_TIMES:]) for row in rows])
     out.blank()
     for sentence in found.verdict:
         out.line(sentence)
