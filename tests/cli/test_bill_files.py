@@ -17,7 +17,6 @@ import pytest
 
 from burstd.api.answers.charges import SiteChargesView, SiteChargeView
 from burstd.api.bill_files.focus import site_focus_rows
-from burstd.slurm.hostlist import expand
 from tests.api.fake_backend import serving_api
 from tests.api.shared_node import BY_HAND, SITE_BY_HAND, TOTAL, shared_node_record
 from tests.api.world import USER
@@ -124,7 +123,7 @@ def test_a_run_on_nodes_of_the_site_is_split_among_them_to_the_millionth(cost: s
         day=date(2026, 10, 1), group="old", nodes="n[1-3]", job="7", user="ada", account="atlas", partition="p",
         cost=Decimal(cost), currency="EUR", milliseconds=3_600_001, corrects="2026-09",
     )  # fmt: skip
-    head, *found = site_focus_rows([SiteChargesView(cluster="site", charges=[charge], next=None)], expand)
+    head, *found = site_focus_rows([SiteChargesView(cluster="site", charges=[charge], next=None)])
     rows = [dict(zip(head, row, strict=True)) for row in found]
     assert [row["ResourceId"] for row in rows] == ["n1", "n2", "n3"]
     assert sum(Decimal(row["BilledCost"]) for row in rows) == Decimal(cost)

@@ -6,12 +6,13 @@ Columns for what burstd does not have are left out: commitments, reservations, i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
 
 from burstd.api.answers.charges import ChargedView, ChargesView, ChargeView, SiteChargesView, SiteChargeView
 from burstd.domain.billing.costs import MICRO
+from burstd.slurm.hostlist import expand
 
 _HOUR_S = 3600
 _QUANTITY = Decimal("0.000000000001")
@@ -44,8 +45,8 @@ def focus_rows(pages: Iterable[ChargesView]) -> Iterator[Sequence[str]]:
             yield tuple(_row(charge, things[charge.of], page.cluster).values())
 
 
-def site_focus_rows(days: Iterable[SiteChargesView], expand: Callable[[str], Sequence[str]]) -> Iterator[Sequence[str]]:
-    """The same of nodes of the site, whose provider is the cluster. ``expand``: the names of a host list.
+def site_focus_rows(days: Iterable[SiteChargesView]) -> Iterator[Sequence[str]]:
+    """The same of nodes of the site, whose provider is the cluster.
 
     A charge goes to the nodes of its run in equal parts, which add up to it.
     """

@@ -43,9 +43,8 @@ def write_site_focus(burstd: ApiClient, period: Mapping[str, str | int | float])
     """The same of nodes of the site, written as answers come, day by day."""
     from burstd.api.bill_files.focus import site_focus_rows
     from burstd.api.bill_files.table import csv_lines
-    from burstd.slurm.hostlist import expand
 
-    _write(csv_lines(site_focus_rows(_site_days(burstd, period), expand)))
+    _write(csv_lines(site_focus_rows(_site_days(burstd, period))))
 
 
 def _site_days(burstd: ApiClient, period: Mapping[str, str | int | float]) -> Iterator[SiteChargesView]:

@@ -105,14 +105,14 @@ def _charged(
 ) -> DatedCosts:
     """Of these jobs, from the first day on that is near to any of the rows.
 
-    ``columns``: amount, key, and ``corrects`` where the table has it.
+    ``columns``: amount, key and ``corrects``.
     """
     table, first = columns[0].table.c, min(_near_days(row)[0] for row in rows)
     by = (table.job, table.user, table.day, *columns[1:])
     query = select(func.sum(columns[0]), *by).where(table.job.in_(jobs), table.day >= first).group_by(*by)
     found: defaultdict[tuple[str, str], list[DatedCost]] = defaultdict(list)
-    for amount, job, user, day, key, *corrects in connection.execute(query):
-        found[job, user].append(DatedCost(day, "".join(corrects), key, int(amount)))
+    for amount, job, user, day, key, corrects in connection.execute(query):
+        found[job, user].append(DatedCost(day, corrects, key, int(amount)))
     return found
 
 

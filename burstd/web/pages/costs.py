@@ -10,18 +10,19 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
 from burstd.api.answers.base import Money, utc_time
-from burstd.api.answers.charges import ChargesView
-from burstd.api.bill_files.focus import focus_rows
+from burstd.api.answers.charges import ChargesView, SiteChargesView
+from burstd.api.bill_files.focus import focus_rows, site_focus_rows
 from burstd.api.bill_files.page import bill_page
 from burstd.api.bill_files.table import bill_rows, csv_lines, site_rows
 from burstd.api.dependencies import ApiError
-from burstd.api.routers.bill import get_charges, get_sheet
+from burstd.api.routers.bill import get_charges, get_sheet, get_site_charges
 from burstd.api.routers.status import current_cost_per_hour
 from burstd.db.repositories.bill import BillGrouping
 from burstd.web.listing import Filter, PageNumber, list_page
 from burstd.web.rendering import Page, PageDep
 
-BillFile = Literal["bill.csv", "site.csv", "focus.csv", "bill.html"]
+BillFile = Literal["bill.csv", "site.csv", "focus.csv", "site-focus.csv", "bill.html"]
+_SITE_FILES = ("site.csv", "site-focus.csv")
 _ROWS_AT_A_TIME = 1000
 _GROUPS = get_args(BillGrouping)
 _FIRST_YEAR = 1970
@@ -55,7 +56,7 @@ def costs_page(
         label=_LABELS.get(group, group),
         asked=asked,
         rate=_rate(page),
-        files=[name for name in get_args(BillFile) if name != "site.csv" or bill.site_lines],
+        files=[name for name in get_args(BillFile) if name not in _SITE_FILES or bill.site_lines],
         forecast=page.forecast() if page.caller.admin and begin is None and end is None else None,
         last_month=(f"{last_month:%Y-%m}-01", f"{last_month:%F}"),
     )
@@ -67,7 +68,7 @@ def download(
 ) -> Response:
     """The bill as a file: ``bill.csv`` is split by ``group``, as ``site.csv`` is, which is of nodes of the site.
 
-    ``focus.csv`` has each charge, ``bill.html`` prints.
+    ``focus.csv`` has each charge, ``site-focus.csv`` each of nodes of the site, ``bill.html`` prints.
     """
     begin, end = _window(since, until)
     text: str | Iterator[str]
@@ -77,6 +78,8 @@ def download(
         text = "".join(csv_lines(site_rows(page.bill(group, begin, end))))
     elif name == "focus.csv":
         text = csv_lines(focus_rows(_charge_pages(page, begin, end)))
+    elif name == "site-focus.csv":
+        text = csv_lines(site_focus_rows(_site_days(page, begin, end)))
     else:
         text = bill_page(get_sheet(page.caller, page.backend, begin, end))
     headers = {"content-disposition": f'attachment; filename="{name}"'}
@@ -90,6 +93,14 @@ def _charge_pages(page: Page, since: float | None, until: float | None) -> Itera
         found = get_charges(page.caller, page.backend, since, until, cursor, _ROWS_AT_A_TIME)
         yield found
         cursor, more = found.next, bool(found.next)
+
+
+def _site_days(page: Page, since: float | None, until: float | None) -> Iterator[SiteChargesView]:
+    day, more = None, True
+    while more:
+        found = get_site_charges(page.caller, page.backend, since, until, day)
+        yield found
+        day, more = found.next, found.next is not None
 
 
 def _window(since: str, until: str) -> tuple[float | None, float | None]:
