@@ -1,10 +1,11 @@
-"""How right quotes are, and what one takes: ``python -m tests.bench.bench_quote [TRACE]``.
+"""How right quotes are, and what one takes: ``python -m tests.bench.bench_quote [--trace FILE --start DAY --days N]``.
 
 Replays queues on a site without a cloud, where jobs wait for nodes, and in a cloud without a site, where machines boot
-in the same time each. The last 300 jobs of each are quoted as they are submitted. Printed are the shares of jobs that
-started from p10 to p90 of the way quoted, before p10 and after p90; the real wait as a multiple of the median quoted;
-and, of jobs whose like all ran as long as they, how many have a cost on the bill within a tenth of the one quoted. The
-queues are made ones, of users with few kinds of jobs each, or that of TRACE.
+in the same time each. Of each 300 jobs, drawn from all but the first quarter, are quoted as they are submitted. Printed
+are the shares of jobs that started from p10 to p90 of the way quoted, before p10 and after p90; the real wait as a
+multiple of the median quoted; how many of those that waited for a minute or longer started from p10 to p90; and, of
+jobs whose like all ran as long as they, how many have a cost on the bill within a tenth of the one quoted. The queues
+are made ones, of users with few kinds of jobs each, or a window of a trace.
 
 Then the processor time of a quote with 10,000 jobs pending, beside one decision from cold on the same queue.
 """
@@ -14,8 +15,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from math import inf
 from pathlib import Path
@@ -111,17 +113,19 @@ class _Charges(SpendTotals):
 
 
 class QuotedRun(ReplayRun):
-    """A replay in which jobs are quoted as they are submitted, from the number ``first`` on."""
+    """A replay in which the jobs of these numbers are quoted as they are submitted."""
 
-    def __init__(self, workload: Workload, scenario: Scenario, policies: Sequence[Policy] | None, first: int) -> None:
+    def __init__(
+        self, workload: Workload, scenario: Scenario, policies: Sequence[Policy] | None, numbers: Collection[int]
+    ) -> None:
         super().__init__(workload, scenario, policies)
-        self.first = first
+        self._numbers = numbers
         self.quoted: dict[int, tuple[QuotedWay, bool]] = {}
         self._chain = policies
         self._charges = self.fleet.spent = _Charges()
 
     def _submit(self, job: ReplayJob) -> None:
-        if job.number >= self.first:
+        if job.number in self._numbers:
             self._quote(job)
         super()._submit(job)
 
@@ -153,19 +157,21 @@ class QuotedRun(ReplayRun):
         ]
 
 
-def replayed(trace: Trace, jobs: int, *, cloud: bool, load: float = 1.0, seed: int = 1) -> list[Outcome]:
-    """The outcomes of the last so many jobs of a trace."""
-    workload = cut_window(trace, None, None, NODE_GPUS, "gpu", seed)
+def window(trace: Trace, start: float | None = None, days: float | None = None, seed: int = 1) -> Workload:
+    """The part of a trace that is replayed."""
+    return cut_window(trace, start, days, NODE_GPUS, "gpu", seed)
+
+
+def replayed(workload: Workload, jobs: int, *, cloud: bool, load: float = 1.0, seed: int = 1) -> list[Outcome]:
+    """The outcomes of so many jobs, drawn from all but the first quarter, which the history comes from."""
     market = default_market("gpu", OfferTerms(Decimal("2.50")))
     chain = make_policy_chain("idle", Settings(cluster="replay"), (), PluginRegistry.installed()) if cloud else None
     nodes, size = (1, 1) if cloud else (nodes_for_load(workload, load, NODE_GPUS), NODE_GPUS)
     scenario = Scenario(nodes, size, market, staging_s=0.0, seed=seed)
-    run = QuotedRun(
-        workload,
-        scenario,
-        None if chain is None or chain.policies is None else chain.policies(),
-        len(workload.jobs) - jobs + 1,
-    )
+    count = len(workload.jobs)
+    later = range(count // 4 + 1, count + 1)
+    numbers = frozenset(seeded_random(seed, "quoted").sample(later, min(jobs, len(later))))
+    run = QuotedRun(workload, scenario, None if chain is None or chain.policies is None else chain.policies(), numbers)
     run.run()
     return run.outcomes()
 
@@ -180,12 +186,13 @@ def hits_text(title: str, found: Sequence[Outcome]) -> str:
         for start, one in ranges
         if start.p50 - one.submitted >= 60
     ]
+    waited = [one for one in found if one.started - one.submitted >= 60]
     known = [one for one in found if one.known_length and one.cost]
     near = sum(one.cost_error() <= 0.1 for one in known)
     return (
         f"{title:24}{len(found):6}{sum(map(Outcome.hit, found)) / len(found):8.0%}{early / len(found):8.0%}"
         f"{late / len(found):8.0%}{median(ratios) if ratios else 0:9.2f}"
-        + (f"{near:8} of {len(known)}" if known else "")
+        f"{f'{sum(map(Outcome.hit, waited))} of {len(waited)}':>13}" + (f"{near:8} of {len(known)}" if known else "")
     )
 
 
@@ -236,15 +243,19 @@ def _say(line: str) -> None:
 def main() -> None:
     """Prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trace", type=Path, nargs="?")
+    parser.add_argument("--trace", type=Path, help="a file that 'burstctl simulate --trace' reads; else made queues")
+    parser.add_argument("--start", type=datetime.fromisoformat, help="first day of the window (UTC), as 2026-11-01")
+    parser.add_argument("--days", type=float, help="length of the window")
     given = parser.parse_args()
-    _say(f"{'':24}{'jobs':>6}{'hits':>8}{'before':>8}{'after':>8}{'real/p50':>9}{'cost':>8}")
+    start = given.start and given.start.replace(tzinfo=UTC).timestamp()
+    _say(f"{'':24}{'jobs':>6}{'hits':>8}{'before':>8}{'after':>8}{'real/p50':>9}{'waited':>13}{'cost':>8}")
     for seed in SEEDS if given.trace is None else (1,):
         trace = made_trace(4 * QUOTED, seed) if given.trace is None else read_trace(given.trace)
+        workload = window(trace, start, given.days, seed)
         for load in LOADS:
-            found = replayed(trace, QUOTED, cloud=False, load=load, seed=seed)
+            found = replayed(workload, QUOTED, cloud=False, load=load, seed=seed)
             _say(hits_text(f"queue {seed}, site at {load:.0%}", found))
-        _say(hits_text(f"queue {seed}, cloud", replayed(trace, QUOTED, cloud=True, seed=seed)))
+        _say(hits_text(f"queue {seed}, cloud", replayed(workload, QUOTED, cloud=True, seed=seed)))
     _say(time_quotes())
 
 

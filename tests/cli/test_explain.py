@@ -86,8 +86,8 @@ REFUSED = """\
 Job 104 of nobody: wait: 3.06 EUR/h are too much.
   It asks for 1 node, 1 CPU, gpu:4 per node, 1440 min.
   Slurm says: waiting for nodes (Resources).
-  It would start on premises: in about 3 h (by what runs and waits before it);
-  in the cloud: in about 4 min.
+  It would start on premises: in about 3 h (if all before it start first); in
+  the cloud: in about 4 min.
   It is expected to run about 2 h (history of 12 jobs of ada); its machine would
   cost about 6.12 EUR, at most 73.44 EUR by its time limit.
   What would help: see policy thrift in burstd.toml.

@@ -17,6 +17,7 @@ import policies.budget
 from burstd.api.answers.quote import QuotesView
 from burstd.cli.commands.quote import print_quotes
 from burstd.cli.output import ConsoleOutput
+from burstd.domain.billing.use import IdleMode
 from burstd.domain.command import Command, CommandResult, QuoteJobs
 from burstd.domain.errors import NoAnswer
 from burstd.domain.slurm.job_history import EndedJob, JobHistory
@@ -184,6 +185,16 @@ def test_what_else_keeps_the_job_from_starting(run: Run, backend: FakeBackend, s
     assert command.usable == ()
 
 
+def test_limits_of_qos_and_associations_that_slurm_enforces(run: Run, backend: FakeBackend, slurm: Commands) -> None:
+    backend.answer = quoting()
+    said = f"ClusterName=c Account= UserName={ME}(1) MaxJobs=2(1)\nQOS Records\nQOS=gpus(1) MaxWallPJ=60\n"
+    (slurm.folder / "flags=assoc,qos").write_text(said)
+    (slurm.folder / "partition").write_text("PartitionName=burst State=UP QoS=gpus\n")
+    for enforced, limits in (("none", []), ("limits", [f"MaxJobs=2 of {ME} in  (1 used)", "MaxWallPJ=60 of QOS gpus"])):
+        (slurm.folder / "config").write_text(f"{CONFIG}AccountingStorageEnforce = {enforced}\n")
+        assert json.loads(run("quote", "--json", "train.sh").out)["waits_for"][:-1] == limits
+
+
 def test_words_that_are_pipes_are_not_waited_for(run: Run, backend: FakeBackend, slurm: Commands) -> None:
     backend.answer = quoting()
     os.mkfifo(slurm.folder / "pipe")
@@ -254,6 +265,25 @@ def test_a_job_that_waits_in_a_line(
     assert isinstance(command, QuoteJobs)
     (job,) = command.jobs
     assert (job.id, job.user, job.comment, command.usable) == ("4711", ME, "", ())
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [
+        (IdleMode.APART, "Idle time and further runs are not in them."),
+        (IdleMode.BY_USE, "Idle time, for which the jobs that run on a machine are charged by their work, and further"),
+        (IdleMode.TO_CAUSE, "Idle time, for which the jobs that a machine was started for are charged, and further"),
+    ],
+)
+def test_costs_without_idle_time_say_who_is_charged_for_it(
+    run: Run, backend: FakeBackend, slurm: Commands, mode: IdleMode, says: str
+) -> None:
+    backend.answer = quoting(slurm=FULL)
+    backend.reader.idle_mode = mode
+    slurm.queues({})
+    assert says in run("quote", "--job", "4711").out
+    brief = run("quote", "--brief", "--job", "4711").out
+    assert ("at most, besides idle time of its machines\n" in brief) is (mode is not IdleMode.APART)
 
 
 def test_components_and_budgets_in_lines(run: Run, backend: FakeBackend, slurm: Commands) -> None:

@@ -19,7 +19,7 @@ from burstd.planner.demand import feature_expression
 from burstd.simulate.traces import philly, sacct, swf
 from burstd.simulate.traces.trace_job import Trace, TraceError, TraceLines
 from burstd.slurm import hostlist, reservations
-from burstd.slurm.commands import controller, job_facts, jobs, nodes, parsing, sbatch
+from burstd.slurm.commands import controller, job_facts, jobs, limits, nodes, parsing, sbatch
 from burstd.slurm.commands.delimiters import RandomDelimiters
 from burstd.slurm.commands.reasons import short_reason
 from burstd.slurm.commands.run import SlurmCommands
@@ -107,6 +107,17 @@ def test_fuzz_an_option_of_sbatch_is_read_or_refused(values: dict[str, str]) -> 
             job = sbatch.requested_job(one, sbatch.SubmitDefaults("burst"))
             assert job.partitions == ("burst",)
             assert min(job.nodes, job.cpus, job.tasks) >= 1
+
+
+@fuzzed
+@given(account=hostile, comment=hostile)
+def test_fuzz_limits_of_an_association_stay_its_own(account: str, comment: str) -> None:
+    text = (
+        f"ClusterName=c Account=lhc UserName=ada(7) MaxJobs=2(1) Comment={comment}\nClusterName=c Account={account}\n"
+    )
+    found = limits.parse_limits(text, "ada", 7, "lhc", {"normal"})
+    assert found[:1] == ["MaxJobs=2 of ada in lhc (1 used)"] or "ClusterName=" in comment or "QOS Records" in comment
+    assert all(" of " in limit for limit in found)
 
 
 def test_a_job_that_cannot_be_read_is_passed_over_and_says_so() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from burstd.api.answers.base import AnswerView, Money, Time
 from burstd.api.answers.jobs import OptionChangeView
 from burstd.api.answers.plan import BudgetView
+from burstd.domain.billing.use import IdleMode
 
 
 class TimeRangeView(AnswerView):
@@ -73,6 +74,8 @@ class QuotesView(AnswerView):
 
     now: Time
     quotes: list[QuoteView]
+    idle: IdleMode = IdleMode.APART
+    """Who is charged for idle time of machines, which is in no cost here."""
     slurm: str = ""
     """What ``sbatch --test-only`` said, which burstctl adds; empty: nothing of use."""
     refused: bool = False

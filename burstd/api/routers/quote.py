@@ -111,6 +111,7 @@ def post_quote(body: QuoteRequest, caller: CallerDep, backend: BackendDep) -> Qu
     found = backend.command(QuoteJobs(decided, usable, caller.actor), QUOTE_TIMEOUT_S).quotes
     return QuotesView(
         now=found[0].now,
+        idle=backend.reader.idle_mode,
         quotes=[
             _quote(one, asked, unseen="" if asked.account in known else asked.account)
             for one, asked in zip(found, jobs, strict=True)

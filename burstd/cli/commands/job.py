@@ -44,7 +44,7 @@ _LONG_REASON = 40
 _REFUSED_BY_RULE = "excluded by the pool's rules"
 _FORECAST_BASIS = {
     "slurm": "says Slurm's backfill scheduler",
-    "queue": "by what runs and waits before it",
+    "queue": "if all before it start first",
     "history": "by how long jobs like it waited",
 }
 app = typer.Typer(help="Jobs of the burst partitions.", no_args_is_help=True)

@@ -23,6 +23,7 @@ from burstd.api.answers.text import (
 from burstd.cli.commands.job import print_changes
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, with_client
+from burstd.domain.billing.use import IdleMode
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.slurm.job import Job, JobState
 
@@ -43,6 +44,11 @@ _SENT = (
     "excluded_nodes", "requeue",
 )  # fmt: skip
 """Fields of a job that burstd is told as they are."""
+_CHARGED_FOR_IDLE = {
+    IdleMode.BY_USE: ", for which the jobs that run on a machine are charged by their work,",
+    IdleMode.TO_CAUSE: ", for which the jobs that a machine was started for are charged,",
+}
+"""Elsewhere nobody is."""
 _BRIEF_VERDICTS = {"impossible": "cannot start", "wait": "waits"}
 
 
@@ -101,7 +107,7 @@ def _quote_words(burstd: ApiClient, words: Sequence[str]) -> dict[str, Any]:
     usable = usable_partitions(said.components[0], defaults, *who) if len(jobs) == 1 else []
     body = {"jobs": [_body(job) for job in jobs], "usable_partitions": [asdict(one) for one in usable]}
     answer = burstd.request("POST", "/quote", body)
-    refused = [why for job in jobs for why in refusals(job, defaults, *who)]
+    refused = [why for job in jobs for why in refusals(job, defaults, *who)] + _limits(burstd, jobs, defaults)
     return {**answer, "slurm": said.message, "refused": said.refused, "waits_for": refused + _waits_for(said, script)}
 
 
@@ -127,6 +133,19 @@ def _asked_jobs(burstd: ApiClient, words: Sequence[str]) -> tuple[SbatchAnswer, 
         burstd.fail(ExitCode.UNREACHABLE, f"sbatch gave no answer within {_SBATCH_TIMEOUT_S:.0f} s.")
     except (SbatchFailed, HostlistError) as error:
         burstd.fail(ExitCode.USAGE, f"{error}.".replace("..", "."))
+    except (SchedulerUnavailable, SchedulerRefused) as error:
+        burstd.fail(ExitCode.UNREACHABLE, f"{error}.")
+
+
+def _limits(burstd: ApiClient, jobs: Sequence[Job], defaults: SubmitDefaults) -> list[str]:
+    """Of QOS and associations."""
+    from burstd.api.answers.base import current_user
+    from burstd.slurm.commands.limits import read_limits
+    from burstd.slurm.commands.run import SlurmCommands
+
+    qos = {name for job in jobs for name in defaults.qos_of(job)}
+    try:
+        return read_limits(SlurmCommands(), defaults.enforced, current_user(), os.getuid(), jobs[0].account, qos)
     except (SchedulerUnavailable, SchedulerRefused) as error:
         burstd.fail(ExitCode.UNREACHABLE, f"{error}.")
 
@@ -204,7 +223,7 @@ def print_quotes(out: ConsoleOutput, answer: QuotesView) -> None:
             )
         if not number:
             _print_slurm(out, answer)
-        _print_ways(out, answer.now, one)
+        _print_ways(out, answer, one)
         for budget in one.budgets:
             out.note(f"Budget of {_budget_text(budget)}.")
     if several:
@@ -219,7 +238,7 @@ def print_brief(out: ConsoleOutput, answer: QuotesView) -> None:
     waits = f"waits first ({', '.join(answer.waits_for)}); then " if answer.waits_for else ""
     for number, one in enumerate(answer.quotes):
         component = f"component {number} " if len(answer.quotes) > 1 else ""
-        out.line(f"burstd: {component}{waits}{_brief_text(answer.now, one)}")
+        out.line(f"burstd: {component}{waits}{_brief_text(answer, one)}")
     budgets = dict.fromkeys(f"budget of {_budget_text(budget)}" for one in answer.quotes for budget in one.budgets)
     unseen = {one.unseen_account for one in answer.quotes} - {""}
     budgets |= dict.fromkeys(f"account {name} is not looked at before your first job in it" for name in sorted(unseen))
@@ -227,18 +246,19 @@ def print_brief(out: ConsoleOutput, answer: QuotesView) -> None:
         out.line(f"burstd: {'; '.join(budgets)}")
 
 
-def _brief_text(now: datetime, one: QuoteView) -> str:
+def _brief_text(answer: QuotesView, one: QuoteView) -> str:
     ways = [(len(way.options.split()), way.start.p50, way) for way in one.ways if way.taken and way.start is not None]
     if not ways:
         return f"{_BRIEF_VERDICTS.get(one.verdict, one.verdict)}: {one.summary}"
     _, at, way = min(ways, key=lambda found: found[:2])
     first = "the first task " if one.tasks > 1 else ""
-    times = _times(now, way.start)
-    text = f"{first}starts {rough_duration_text((at - now).total_seconds())} (90 %: {times[1]}), {_way_text(way)}"
+    times, left_s = _times(answer.now, way.start), (at - answer.now).total_seconds()
+    text = f"{first}starts {rough_duration_text(left_s)} (90 %: {times[1]}), {_way_text(way)}"
     if cost := _cost_text(way.expected, one.tasks):
         worst = _cost_text(way.worst, one.tasks)
         costs = "all cost" if one.tasks > 1 else "costs"
         text += f"; {costs} about {cost}, {f'{worst} at most' if worst else 'and it has no time limit'}"
+        text += ", besides idle time of its machines" * bool(way.pool and answer.idle in _CHARGED_FOR_IDLE)
     return text
 
 
@@ -265,7 +285,7 @@ def _run_text(one: QuoteView) -> str:
     return f"{length} (by {one.run_basis})"
 
 
-def _print_ways(out: ConsoleOutput, now: datetime, one: QuoteView) -> None:
+def _print_ways(out: ConsoleOutput, answer: QuotesView, one: QuoteView) -> None:
     taken = [way for way in one.ways if way.taken]
     others = [way for way in one.ways if not way.taken]
     if taken:
@@ -273,14 +293,14 @@ def _print_ways(out: ConsoleOutput, now: datetime, one: QuoteView) -> None:
         out.table(
             ("", "WAY*", "STARTS", "90 %", "ENDS", "90 %", "COST>", "TO LIMIT>"),
             [
-                (str(number), _way_text(way), *_times(now, way.start), *_times(now, way.end),
+                (str(number), _way_text(way), *_times(answer.now, way.start), *_times(answer.now, way.end),
                  _cost_text(way.expected, one.tasks), _worst_text(way, one.tasks))
                 for number, way in enumerate(taken, 1)
             ],
         )  # fmt: skip
         out.note(
             "90 %: by then with that chance. COST: its share, and the boot. TO LIMIT: whole machines, or what a budget "
-            "reserves. Idle time and further runs are not in them.",
+            f"reserves. Idle time{_CHARGED_FOR_IDLE.get(answer.idle, '')} and further runs are not in them.",
             "dim",
         )
         out.blank()

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from burstd.domain.errors import BurstdError
+from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.quote import UsablePartition
 from burstd.domain.slurm.shape import Gres
@@ -143,6 +144,14 @@ class SubmitDefaults:
     memory_is_consumed: bool = True
     """Slurm counts memory: a job that asks for none, where there is no default, gets all of its nodes'."""
     account: str = ""
+    enforced: str = ""
+    """AccountingStorageEnforce."""
+
+    def qos_of(self, job: Job) -> set[str]:
+        """The QOS of a job, ``normal`` where it names none, and of its partitions but those of projects."""
+        records = [(name, self.partitions[name].record) for name in job.partitions if name in self.partitions]
+        own = (record for name, record in records if not name.startswith((QUOTA_PREFIX, OVER_QUOTA_PREFIX)))
+        return {job.qos or "normal", *(record.get("QoS", "") for record in own)}
 
 
 def read_defaults(commands: SlurmCommands, user: str) -> SubmitDefaults:
@@ -177,7 +186,8 @@ def parse_defaults(partitions: str, settings: str, account: str = "") -> SubmitD
         )
         if record.get("Default") == "YES":
             default = name
-    return SubmitDefaults(default, found, "MEMORY" in _setting(settings, "SelectTypeParameters").upper(), account)
+    consumes_memory = "MEMORY" in _setting(settings, "SelectTypeParameters").upper()
+    return SubmitDefaults(default, found, consumes_memory, account, _setting(settings, "AccountingStorageEnforce"))
 
 
 def requested_job(options: Options, defaults: SubmitDefaults, name: str = "") -> Job:

@@ -40,7 +40,7 @@ _ROWS_AT_A_TIME = 25
 _DIGITS = re.compile(r"\d+")
 _BASES = {
     "slurm": "by Slurm's backfill scheduler",
-    "queue": "by what runs and waits before it",
+    "queue": "if all before it start first",
     "history": "by how long like jobs waited",
     "none": "as long again as so far",
 }
