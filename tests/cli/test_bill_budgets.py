@@ -90,7 +90,7 @@ def test_the_end_of_the_month_is_for_administrators_and_says_what_it_does_not_kn
     assert found.code == 0
     text = " ".join(found.out.split())
     assert " spent, " in text
-    assert "to come from running machines; too little history to expect more: 0 of 60 days" in text
+    assert "to come from running machines and volumes; too little history to expect more: 0 of 60 days" in text
     (one,) = json.loads(run("bill", "forecast", "--json").out)["forecasts"]
     assert (one["expected"], one["low"]) == (None, None)
     if os.geteuid() == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from statistics import median
@@ -11,8 +12,9 @@ from statistics import median
 import pytest
 
 from burstd.domain.billing.costs import MICRO
-from burstd.domain.billing.forecast import MIN_WINDOWS, MonthForecast, committed_days, month_forecast
+from burstd.domain.billing.forecast import MIN_WINDOWS, MonthForecast, committed_days, month_forecast, volumes_of_month
 from burstd.domain.billing.use import DAY_S
+from burstd.domain.volume import Volume, VolumeState
 
 WEEK = (900, 1000, 1100, 1000, 800, 200, 100)
 """Units a day, from the Thursday that 1 January 1970 was."""
@@ -74,6 +76,25 @@ def test_what_is_committed_is_not_expected_once_more() -> None:
     capped = month_forecast("EUR", costs, {}, time, plain.spent + 1000)
     assert (capped.expected, capped.high, capped.capped) == (Decimal(1000), plain.spent + 1000, True)
     assert month_forecast("EUR", costs, {today: 99 * UNIT}, time, Decimal(1)).total == plain.spent + 99
+
+
+def test_volumes_go_on_to_cost_what_they_do() -> None:
+    time, begun = at("2026-11-11T00:00"), at("2026-10-20T00:00")
+    today = int(time // DAY_S)
+    kept = Volume("v1", "data", "ada", 1, 1, "atlas", 1, VolumeState.AVAILABLE, begun, begun, price=Decimal(1),
+                  currency="EUR", billed_from=begun)  # fmt: skip
+    ended = replace(kept, id="v2", state=VolumeState.GONE, billed_until=at("2026-11-02T12:00"))
+    volumes = volumes_of_month([kept, ended, replace(kept, billed_from=None)], time)
+    assert volumes == ((240 + 36) * UNIT, 480 * UNIT)
+    costs = until(weekly(today - 100, today, 0.6), time)
+    plain, found = (month_forecast("EUR", costs, {}, time, volumes=some) for some in ((0, 0), volumes))
+    assert plain.low is not None
+    assert plain.high is not None
+    assert (found.spent - plain.spent, found.committed, found.expected) == (Decimal(276), Decimal(480), plain.expected)
+    assert (found.low, found.high) == (plain.low + 756, plain.high + 756)
+    capped = month_forecast("EUR", costs, {}, time, found.spent + 500, volumes)
+    assert (capped.expected, capped.high, capped.capped) == (Decimal(20), found.spent + 500, True)
+    assert month_forecast("EUR", {}, {}, time, volumes=volumes).total == 756
 
 
 def test_hours_to_come_fall_on_their_days() -> None:

@@ -6,13 +6,13 @@ from burstd.api.answers.base import AnswerView, Money, Time
 
 
 class MonthForecastView(AnswerView):
-    """What machines will have cost at the end of the month, in one currency."""
+    """What machines and volumes will have cost at the end of the month, in one currency."""
 
     total: Money
     """``spent``, ``committed`` and ``expected``."""
     spent: Money
     committed: Money
-    """By machines that run, until the time limits of their jobs."""
+    """By machines that run, until the time limits of their jobs, and by volumes."""
     expected: Money | None
     """Beyond that, from the means of weekdays; None: there is too little history."""
     low: Money | None

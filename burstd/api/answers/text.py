@@ -58,7 +58,10 @@ def converted_text(converted: ConvertedTotalView) -> str:
 
 def forecast_text(forecast: MonthForecastView) -> str:
     """What a forecast adds up, its range, and how often such ranges held."""
-    parts = [f"{money_text(forecast.spent)} spent", f"{money_text(forecast.committed)} to come from running machines"]
+    parts = [
+        f"{money_text(forecast.spent)} spent",
+        f"{money_text(forecast.committed)} to come from running machines and volumes",
+    ]
     if forecast.expected is None:
         short = f"too little history to expect more: {forecast.days} of {plural(forecast.days_needed, 'day')}"
         return f"{', '.join(parts)}; {short}"

@@ -14,16 +14,24 @@ from burstd.api.dependencies import AdminDep, BackendDep
 from burstd.domain.billing.closing import days_of
 from burstd.domain.billing.commitments import Commitments
 from burstd.domain.billing.costs import month_of
-from burstd.domain.billing.forecast import MAX_DAYS, MIN_DAYS, MonthForecast, committed_days, month_forecast
+from burstd.domain.billing.forecast import (
+    MAX_DAYS,
+    MIN_DAYS,
+    MonthForecast,
+    committed_days,
+    month_forecast,
+    volumes_of_month,
+)
 from burstd.domain.billing.use import DAY_S
 from burstd.domain.snapshot import Snapshot
+from burstd.domain.volume import Volume
 
 router = APIRouter(prefix="/v1")
 
 
 @router.get("/bill/forecast")
 def get_forecast(_: AdminDep, backend: BackendDep) -> ForecastView:
-    """What machines will have cost at the end of this month (UTC), with the range that the past gives.
+    """What machines and volumes will have cost at the end of this month (UTC), with the range that the past gives.
 
     For administrators.
     """
@@ -31,7 +39,7 @@ def get_forecast(_: AdminDep, backend: BackendDep) -> ForecastView:
 
 
 def forecast_view(backend: Backend) -> ForecastView:
-    """The forecast of all machines."""
+    """The forecast of all machines and volumes."""
     now, latest = backend.now(), backend.latest_loop()
     running = {} if latest is None else _running(latest[0])
     limits = {} if latest is None else {
@@ -40,15 +48,20 @@ def forecast_view(backend: Backend) -> ForecastView:
         if (budget.kind, budget.period, budget.fault) == ("", "month", "")
     }  # fmt: skip
     costs = backend.reader.daily_costs(now - MAX_DAYS * DAY_S)
+    by_currency: dict[str, list[Volume]] = defaultdict(list)
+    for volume in backend.reader.volumes(gone=True):
+        by_currency[volume.currency].append(volume)
+    found = {currency: volumes_of_month(some, now) for currency, some in by_currency.items()}
+    volumes = {currency: amounts for currency, amounts in found.items() if any(amounts)}
     return ForecastView(
         now=now,
         until=days_of(month_of(now)).stop * DAY_S,
         forecasts=[
             _view(month_forecast(
                 currency, costs.get(currency, {}), committed_days(running.get(currency, ()), now), now,
-                limits.get(currency),
+                limits.get(currency), volumes.get(currency, (0, 0)),
             ))
-            for currency in sorted({*costs, *running})
+            for currency in sorted({*costs, *running, *volumes})
         ],
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @with_client
 def forecast_bill(burstd: ApiClient) -> None:
-    """What machines will have cost at the end of this month (UTC), and how good that is. For administrators."""
+    """What machines and volumes will have cost by the end of the month (UTC), with a range. For administrators."""
     from burstd.api.answers.forecast import ForecastView
 
     burstd.show(ForecastView, burstd.get_json("/bill/forecast"), print_forecast)

@@ -1,8 +1,9 @@
-"""What machines will have cost at the end of a month. It is shown, and nothing is decided by it.
+"""What machines and volumes will have cost at the end of a month. It is shown, and nothing is decided by it.
 
 A day that comes is expected to cost the mean of the same weekday in the four weeks before, or as much as in the last
 week where that came clearly nearer so far, or what machines that run are known to cost in it, where that is more. How
-far off that was in the past, each time by what was known then, gives a range. Days are UTC.
+far off that was in the past, each time by what was known then, gives a range. Volumes go on to cost what they do. Days
+are UTC.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from statistics import quantiles
 from burstd.domain.billing.closing import days_of
 from burstd.domain.billing.costs import MICRO, month_of
 from burstd.domain.billing.use import DAY_S
+from burstd.domain.billing.volumes import volume_charges
+from burstd.domain.volume import Volume
 
 WEEKS = 4
 CLEARLY = 0.9
@@ -36,7 +39,7 @@ class MonthForecast:
     spent: Decimal
     """So far."""
     committed: Decimal
-    """By machines that run, until the time limits of their jobs."""
+    """By machines that run, until the time limits of their jobs, and by volumes."""
     expected: Decimal | None
     """Beyond that; None: there is too little history."""
     low: Decimal | None = None
@@ -69,29 +72,44 @@ def committed_days(running: Iterable[tuple[Decimal, float]], now: float) -> Coun
     return found
 
 
+def volumes_of_month(volumes: Iterable[Volume], now: float) -> tuple[int, int]:
+    """What volumes have cost in the month so far, and what those that are there will until its end, in millionths."""
+    month, some = days_of(month_of(now)), [*volumes]
+    spent, whole = (
+        sum(charge.amount for volume in some for charge in volume_charges(volume, until, month.start))
+        for until in (now, month.stop * DAY_S)
+    )
+    return spent, whole - spent
+
+
 def month_forecast(
-    currency: str, costs: Mapping[int, int], committed: Mapping[int, int], now: float, limit: Decimal | None = None
+    currency: str,
+    costs: Mapping[int, int],
+    committed: Mapping[int, int],
+    now: float,
+    limit: Decimal | None = None,
+    volumes: tuple[int, int] = (0, 0),
 ) -> MonthForecast:
     """The forecast for the month of ``now``.
 
-    ``costs``: by day, in millionths, up to now. ``committed``: see ``committed_days``. ``limit``: the budget of the
-    month, above which no machine is started.
+    ``costs``: of machines by day, in millionths, up to now. ``committed``: see ``committed_days``. ``limit``: the
+    budget of the month, above which no machine is started. ``volumes``: see ``volumes_of_month``.
     """
     today, month = int(now // DAY_S), days_of(month_of(now))
     rest = range(today, month.stop)
-    spent = sum(cost for day, cost in costs.items() if day in month)
+    spent = sum(cost for day, cost in costs.items() if day in month) + volumes[0]
     bound = {day: committed.get(day, 0) for day in rest}
     days = today - min(costs, default=today)
-    known = MonthForecast(currency, spent * MICRO, sum(bound.values()) * MICRO, None, days=days)
+    least, sure = sum(bound.values()), spent + volumes[1]
+    known = MonthForecast(currency, spent * MICRO, (least + volumes[1]) * MICRO, None, days=days)
     if days < MIN_DAYS:
         return known
     weeks = _weeks_to_take(costs, today)
     usual = {day: _weekday_mean(costs, today, day, weeks[today]) for day in rest}
     usual[today] = round(usual[today] * (today + 1 - now / DAY_S))
-    least = sum(bound.values())
     likely = sum(max(usual[day], bound[day]) for day in rest)
     ratios = _past_ratios(costs, weeks, today, len(rest))
-    most = None if limit is None else max(0, int(limit / MICRO) - spent, least)
+    most = None if limit is None else max(0, int(limit / MICRO) - sure, least)
 
     def cut(amount: int) -> int:
         return amount if most is None else min(amount, most)
@@ -100,7 +118,7 @@ def month_forecast(
     if (span := _span([ratio for _, ratio in ratios])) is not None:
         scaled = [round(sum(usual.values()) * ratio) for ratio in span]
         low, high = (
-            (spent + cut(amount)) * MICRO for amount in (max(least, min(scaled[0], likely)), max(scaled[1], likely))
+            (sure + cut(amount)) * MICRO for amount in (max(least, min(scaled[0], likely)), max(scaled[1], likely))
         )
     held = [start <= ratio <= end for ratio, (start, end) in _tried(ratios, len(rest))]
     return MonthForecast(
