@@ -85,6 +85,7 @@ class Months(RuleBasedStateMachine):
         self.store = Store.open(":memory:", self.clock)
         self.store.idle_mode = idle
         begin(self.store, self._new(), clock=self.clock)
+        self.site_run(1, begun=True)
         self.close_a_month()
 
     def teardown(self) -> None:
@@ -163,7 +164,7 @@ class Months(RuleBasedStateMachine):
             assert costs() == before
 
     @rule(since=days, begun=st.booleans())
-    def site_run(self, since: float, begun: bool) -> None:
+    def site_run(self, since: float, *, begun: bool) -> None:
         """One that is seen late, and begins, or one that ends, or both."""
         open_runs = self.store.open_site_runs()
         if open_runs and not begun:
