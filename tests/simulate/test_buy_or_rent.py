@@ -105,6 +105,9 @@ def test_costs_by_hand() -> None:
     mixed = table[8, "bought", True]
     assert row(mixed.cost, mixed.marginal, mixed.utilisation, mixed.replaced) == (800, 400, 0.375, 0.35)
     assert mixed.cost_per_used == Decimal(800) / 420
+    # After the window its hours are paid for too: 280 of 820.
+    after = alternatives_of([BURST, replace(MORE_AND_BURST, after_h=20.0)], PRICES, WINDOW)[1]
+    assert row(after.paid_h, after.replaced, after.cost) == (820.0, 280 / 820, 800 + 10 + 2)
     # A commitment is paid whether it is used or not: use adds nothing.
     assert row(table[8, "1y", False].cost, table[8, "1y", False].marginal) == (820, 0)
     assert row(table[8, "1y", True].cost, table[8, "1y", True].marginal) == (1170, 370)
@@ -244,7 +247,7 @@ def test_a_window_that_is_used_makes_renting_pay() -> None:
     found = asked([8], days=1 / 24)
     (best,) = [one for one in found.alternatives if one.cheapest]
     assert row(best.name, best.added, best.cost, best.utilisation) == ("1y", 8, 4, 1)
-    assert found.verdict[0].startswith("Renting by 1y pays when at least 2")
+    assert found.verdict[0].startswith("Renting by 1y pays when about 2")
     assert "8 more, 1y, 4.00 EUR (marginal 0.00) in 0.04 days; bursting alone costs 2" in found.verdict[2]
 
 

@@ -53,8 +53,10 @@ class Alternative:
     """What use adds, and machines of clouds; None: it is not known of the added units."""
     utilisation: float | None
     """Of the added units, within the window."""
+    paid_h: float
+    """Hours of added units that are paid for."""
     replaced: float | None
-    """Hours that clouds' units worked less than with none added, as a part of the window's hours of the added ones."""
+    """Hours that clouds' units worked less than with none added, as a part of these."""
 
     @property
     def used_h(self) -> float:
@@ -115,16 +117,17 @@ def burst_alone(replays: Sequence[AddedReplay]) -> AddedReplay:
 
 
 def _alternative(replay: AddedReplay, way: Way | None, worth: Decimal, hours: float, alone: AddedReplay) -> Alternative:
-    cloud, paid_h = replay.cloud_cost * worth, replay.units * hours
+    cloud, window_h = replay.cloud_cost * worth, replay.units * hours
     if way is None:
-        return Alternative(replay, None, cloud, cloud, None, None)
+        return Alternative(replay, None, cloud, cloud, None, 0.0, None)
+    paid_h = window_h + replay.after_h
     used = Decimal(replay.inside_h + replay.after_h)
-    owned = way.hour.owned * Decimal(paid_h + replay.after_h)
+    owned = way.hour.owned * Decimal(paid_h)
     added = None if way.hour.marginal is None else way.hour.marginal * used
     replaced = (alone.cloud_used_h - replay.cloud_used_h) / paid_h if replay.burst else None
     return Alternative(
         replay, way, owned + (added or 0) + cloud, None if added is None else added + cloud,
-        replay.inside_h / paid_h, replaced,
+        replay.inside_h / window_h, paid_h, replaced,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def alternative_columns(report: BuyOrRentReport) -> list[AlternativeColumn]:
         ),
         (
             "for cloud",
-            f"share of these hours in place of clouds': their {unit} worked so much less than with none added",
+            f"share of the hours paid for in place of clouds': their {unit} worked so much less than with none added",
             lambda a: _share(a.replaced),
         ),
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
@@ -57,6 +57,7 @@ class AlternativeReport(_ReportModel):
     p90_wait_s: float | None
     mean_completion_s: float | None
     utilisation: float | None
+    paid_hours: float
     replaced: float | None
     cost: Decimal
     marginal: Decimal | None
@@ -149,7 +150,7 @@ def _alternative(one: Alternative, prices: Prices, best: bool) -> AlternativeRep
         added=replay.units, way=one.way.name if one.way else "", burst=replay.burst, cheapest=best, jobs=replay.jobs,
         unfinished=replay.unfinished, p50_wait_s=_finite(replay.p50_wait_s), p90_wait_s=_finite(replay.p90_wait_s),
         mean_completion_s=_finite(replay.mean_completion_s), utilisation=_finite(one.utilisation),
-        replaced=_finite(one.replaced), cost=one.cost.quantize(_CENT),
+        paid_hours=round(one.paid_h, 4), replaced=_finite(one.replaced), cost=one.cost.quantize(_CENT),
         marginal=None if one.marginal is None else one.marginal.quantize(_CENT),
         cloud_cost=(replay.cloud_cost * prices.cloud_worth).quantize(_CENT), used_hours=round(one.used_h, 4),
         cost_per_used=_per_hour(one.cost_per_used), marginal_per_used=_per_hour(one.marginal_per_used),
@@ -184,12 +185,14 @@ def _verdict(report: BuyOrRentReport) -> Iterator[str]:
             yield f"{verb} never pays: {price}, and a used hour in the cloud {hour_text(cloud)}."
         else:
             yield (
-                f"{verb} pays when at least {format_share(way.break_even)} of the hours of the added {unit} are used in"
-                f" place of the cloud's: {price}, a used hour in the cloud {hour_text(cloud)}."
+                f"{verb} pays when about {format_share(way.break_even)} or more of the hours of the added {unit} are"
+                f" used in place of the cloud's: {price}, a used hour in the cloud {hour_text(cloud)}."
             )
-    shares = {one.added: one.replaced for one in report.alternatives if one.replaced is not None}
-    if shares and cloud is not None:
-        yield f"So much of their hours would have been used in its place: {', '.join(_share_texts(shares))}."
+    if cloud is not None:
+        first = report.ways[0].name
+        mixed = [one for one in report.alternatives if one.burst and one.way == first]
+        if mixed:
+            yield f"So much of their hours would have been used in its place: {', '.join(_share_texts(mixed))}."
     best = next(one for one in report.alternatives if one.cheapest)
     alone = next(one for one in report.alternatives if one.burst and not one.added)
     lead = "Cheapest with waits (median, 90 %) not longer than with bursting alone"
@@ -203,17 +206,15 @@ def _verdict(report: BuyOrRentReport) -> Iterator[str]:
         )
 
 
-def _share_texts(shares: Mapping[int, float]) -> Iterator[str]:
+def _share_texts(mixed: Sequence[AlternativeReport]) -> Iterator[str]:
     """Of all that are added, and of those beyond the number before."""
-    before, used = 0, 0.0
-    for added, share in shares.items():
-        last = (
-            f" ({format_share((share * added - used) / (added - before))} of the last {added - before})"
-            if before
-            else ""
-        )
-        yield f"{format_share(share)} with {added} more{last}"
-        before, used = added, share * added
+    added, paid, used = 0, 0.0, 0.0
+    for one in mixed:
+        now = (one.replaced or 0.0) * one.paid_hours
+        share = (now - used) / (one.paid_hours - paid)
+        last = f" ({format_share(share)} of the last {one.added - added})" if added else ""
+        yield f"{format_share(one.replaced or 0.0)} with {one.added} more{last}"
+        added, paid, used = one.added, one.paid_hours, now
 
 
 def hour_text(amount: Decimal) -> str:
@@ -231,7 +232,10 @@ def _notes(prepared: PreparedStudy, group: NodeGroup | None, prices: Prices, alo
     unit, size = prepared.unit_word, prepared.scenario.node_size
     yield "all figures are simulated from the trace, at list prices"
     yield f"added {unit} are nodes of the site, paid for in all hours of the window and then while its jobs use them"
-    yield f"nodes that the site has already are in no cost, nor is their energy; {unit} of a commitment cost no energy"
+    yield (
+        f"nodes that the site has already are in no cost, nor is their energy, also where added {unit} save some of it;"
+        f" {unit} of a commitment cost no energy"
+    )
     if group is not None:
         per = "each" if group.hour.per_gpu else f"the price of a node is of {size} {unit}"
         yield f"bought {unit} cost what [site.cost.{group.name}] says: {per}"
