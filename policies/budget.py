@@ -64,16 +64,17 @@ class BudgetSettings(BaseModel):
     OverTimeLimit. A machine on which its jobs cannot start in time any more is given back."""
     unlimited_s: float | None = Field(default=None, gt=0)
     """Taken for the time limit of a job, or the life of a spare node, that has none; without it such are refused."""
-    egress: dict[str, Annotated[Decimal, Field(ge=0)]] = {}
-    """What a GiB that leaves a provider costs; ``"*"``: any other provider. Nothing where it is not named."""
     egress_gib: Decimal = Field(default=Decimal(0), ge=0)
-    """How much output a job is taken to have at most, in GiB."""
+    """How much output a job is taken to have at most, in GiB; what it costs to send home says the offer."""
 
     def limits(self) -> BudgetLimits:
         """All budgets."""
         total = {} if self.limit is None else {"": BudgetLimit(limit=self.limit, period=self.period)}
         by_kind = {"": total, "project": self.projects, "user": self.users}
-        return BudgetLimits(by_kind, self.currency, self.rates, self.egress)
+        return BudgetLimits(by_kind, self.currency, self.rates)
+
+
+_GB_OF_GIB = Decimal(2**30) / 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +313,7 @@ class _BudgetAllocator:
             if not rate:
                 continue
             out = sum(_at_once(self.rows[job], offer) for job in jobs if job in self.rows) * gib if gib else gib
-            egress = limits.egress_price(offer.provider) * out / nodes / rate
+            egress = offer.egress_price * out * _GB_OF_GIB / nodes
             amount = worst_case(offer.price, lasts + offer.capacity_wait_s, egress)
             reserves[offer.id], worth[offer.id] = Reserve(offer.id, amount, egress), amount * rate
         if not gib:

@@ -18,7 +18,6 @@ Period = Literal["month", "year", "total"]
 Payer = tuple[str, str]
 """Kind and name of who pays: ``("project", "atlas")``, ``("user", "ada")``, ``("", "")`` for all together."""
 WHOLE_SITE: Payer = ("", "")
-_GIB = 1024**3
 
 
 class BudgetLimit(BaseModel):
@@ -38,7 +37,6 @@ class BudgetLimits:
     by_kind: Mapping[str, Mapping[str, BudgetLimit]]
     currency: str
     rates: Mapping[str, Decimal]
-    egress: Mapping[str, Decimal]
 
     def limit_for(self, key: Payer) -> BudgetLimit | None:
         """The budget of one who pays; None: he has none."""
@@ -49,10 +47,6 @@ class BudgetLimits:
         """An amount in the currency of the budgets; None: there is no rate for its own."""
         rate = Decimal(1) if currency == self.currency else self.rates.get(currency)
         return None if rate is None else amount * rate
-
-    def egress_price(self, provider: str) -> Decimal:
-        """Of a GiB that leaves the provider, in the currency of the budgets."""
-        return self.egress.get(provider, self.egress.get("*", Decimal(0)))
 
 
 class BudgetBalance:
@@ -147,12 +141,10 @@ class BudgetBalance:
         for spent in self._spent.get(key, ()):
             if not spent.month.startswith(prefix):
                 continue
-            if spent.currency or spent.amount:
-                worth = self._limits.converted(spent.amount, spent.currency)
-                if worth is None:
-                    return whole, f"{spent.currency} was spent, and [policies.budget.rates] has no rate for it"
-                whole += worth
-            whole += self._limits.egress_price(spent.provider) * spent.bytes_out / _GIB
+            worth = self._limits.converted(spent.amount, spent.currency)
+            if worth is None:
+                return whole, f"{spent.currency} was spent, and [policies.budget.rates] has no rate for it"
+            whole += worth
         return whole, ""
 
     def _committed_by(self, key: Payer, period: Period) -> tuple[Decimal, str]:

@@ -31,7 +31,8 @@ _KEYS: Mapping[tuple[type, str], str] = {(Offer, "capacity_wait_s"): "placing_s"
 """Fields that have another name on record."""
 _LEFT_OUT: Mapping[type, Mapping[str, str]] = {
     Offer: {"hardware": "hardware", "capacity_wait_s": "capacity_wait_s", "price_source": "price_source",
-            "price_at": "price_source", "address_price": "address_price"},
+            "price_at": "price_source", "address_price": "address_price",
+            "egress_price": "egress_price"},
     Hardware: {"placement": "placement"},
     Tree: {"ignore": "ignore"},
     LaunchRequest: {name: name for name in ("others", "gang", "batch", "recipe", "fabric", "disks")},

@@ -20,7 +20,16 @@ from burstd.db.codec import request_to_text
 from burstd.db.database import Database, chunks, database_url
 from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState, VolumeExists
 from burstd.db.reader import DrainedSlot, StoreReader
-from burstd.db.repositories import charges, closed_months, history, job_use, notifications, site_history, site_runs
+from burstd.db.repositories import (
+    charges,
+    closed_months,
+    history,
+    job_use,
+    notifications,
+    site_history,
+    site_runs,
+    traffic,
+)
 from burstd.db.repositories.journal import (
     CLAIMS,
     STAGINGS,
@@ -91,7 +100,7 @@ class Store(StoreReader):
     def __init__(self, database: Database, clock: Clock) -> None:
         super().__init__(database, clock)
         self._claims = JournaledRepository(CLAIMS, clock, self._claims_changed)
-        self._stagings = JournaledRepository(STAGINGS, clock, self._stagings_changed)
+        self._stagings = JournaledRepository(STAGINGS, clock)
         self._volumes = JournaledRepository(VOLUMES, clock, self._volumes_changed)
         self._ledger = Ledger()
         self._remarks = RemarkLog()
@@ -465,11 +474,20 @@ class Store(StoreReader):
         with self._database.writing() as session:
             return self._stagings.update(session, job_id, reason, cause, {"reason": reason})
 
-    def _stagings_changed(self, session: Session, changes: Sequence[tuple[Staging | None, Staging]]) -> None:
-        """Books output that has come home."""
-        for before, after in changes:
-            if before is not None and before.state is not after.state is StageState.DELIVERED:
-                self._ledger.book_output(session, after, self._clock.now())
+    def deliver_staging(self, job_id: str, reason: str, size: int, sent: int, job: str) -> Staging:
+        """Brings a job's data from DELIVERING into DELIVERED, and charges its owner for traffic; returns it.
+
+        ``size``: bytes of its output; ``sent``: those that came from a cloud; ``job``: its id in the queue. Raises as
+        ``transition_staging``.
+        """
+        with self._database.writing() as session:
+            delivered = self.transition_staging(
+                job_id, StageState.DELIVERING, StageState.DELIVERED, reason, bytes_out=size, attempts=0, error=""
+            )
+            charged = traffic.charge_output(session.connection(), delivered, job, sent, self._clock.now())
+            if charged is not None:
+                self._ledger.book_charges(session, charged.currency, (), [charged.charge])
+            return delivered
 
     def make_volume(self, volume: Volume, cause: str = "burstd") -> Volume:
         """Writes a new one, which is PLANNED; returns it. Raises VolumeExists, IllegalTransition."""
@@ -711,6 +729,8 @@ class Store(StoreReader):
             changes = history.shift_late_times(session, true_time, ahead_s)
             for before, after in changes:
                 self._book_claim(session, before, after)
+            for was, now in traffic.bring_back(connection, true_time):
+                self._ledger.book_charges(session, was.currency, [was.charge], [now.charge])
             for former, shifted in zip(volumes, self.volumes(gone=True), strict=True):
                 self._ledger.book_volume(session, former, shifted)
                 if former != shifted or shifted.id in corrected:

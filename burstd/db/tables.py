@@ -295,6 +295,7 @@ CHARGE = Table(
     Column("amount", BigInteger, nullable=False),
     Column("milliseconds", BigInteger, nullable=False),
     Column("corrects", Stored, nullable=False, server_default=text("''")),
+    Column("bytes_out", BigInteger, nullable=False, server_default=text("0")),
     Index("ix_charge_job", "job"),
     sqlite_with_rowid=False,
 )
@@ -364,16 +365,14 @@ def _text(*, key: bool = False, index: bool = False) -> Any:
 
 
 class SpendingRow(TableRow, table=True):
-    """What one payer has spent in one month on machines that are gone (see ledger.py)."""
+    """What one payer has spent in one month (see ledger.py)."""
 
     __tablename__ = "spent"
     kind: str = _text(key=True)
     name: str = _text(key=True)
     month: str = _text(key=True)
     currency: str = _text(key=True)
-    provider: str = _text(key=True)
     amount: Decimal = Field(sa_type=Stored(Decimal))
-    bytes_out: int = Field(sa_type=BigInteger)
 
 
 class LaunchRequestRow(TableRow, table=True):

@@ -90,7 +90,7 @@ def _machines(snapshot: Snapshot, plan: Plan) -> Figures:
         found.add(f"pool/{release.pool}", "wanted", -1)
     spent: defaultdict[str, Decimal] = defaultdict(Decimal)
     for booked in snapshot.spent:
-        if not booked.kind and booked.currency:
+        if not booked.kind:
             spent[booked.currency] += booked.amount
     for claim in claims:
         spent[claim.offer.currency] += claim.cost(snapshot.now)

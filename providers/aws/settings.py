@@ -55,6 +55,8 @@ class AwsSettings(BaseModel):
     public_address: bool = False
     address_hour: Price | None = None
     """What an hour of a public address costs; left out: Amazon's price in USD."""
+    egress_gb: Price = Decimal(0)
+    """What a GB (10^9 bytes) costs that leaves Amazon for the site."""
     instance_profile: str = ""
     """Name or ARN, for the machines; empty: none."""
 

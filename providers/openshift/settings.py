@@ -186,6 +186,8 @@ class OpenShiftSettings(BaseModel):
     """Calls under way at a time for one launch or one end."""
     timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """For the answer to one call."""
+    egress_gb: Price = Decimal(0)
+    """What a GB (10^9 bytes) costs that leaves the cluster for the site."""
     currency: str = "EUR"
     settle_s: Seconds = 60.0
     """How long the API server may still carry out a launch that it did not answer: its own limit for a request."""

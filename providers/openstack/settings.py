@@ -72,6 +72,8 @@ class OpenStackSettings(BaseModel):
     """PCI alias, resource class or trait of a flavor -> type of the GPU in slurm.conf; ``""``: no GRES."""
     prices: dict[Name, Price] = Field(default_factory=dict)
     """Pattern of flavors -> price of an hour; the longest that fits wins. What has none is not offered."""
+    egress_gb: Price = Decimal(0)
+    """What a GB (10^9 bytes) costs that leaves the cloud for the site."""
     currency: str = "EUR"
     usable_memory: Annotated[float, Field(gt=0, le=1)] = 0.95
     """What of a flavor's memory the operating system sees."""

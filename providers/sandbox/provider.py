@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -65,6 +66,8 @@ class SandboxSettings(BaseModel):
 
     url: str = "http://10.77.0.1:8470"
     token_file: Path = Field(default=Path("/etc/burstd/sandbox.token"), json_schema_extra={"secret": True})
+    egress_gb: Annotated[Decimal, Field(ge=0)] = Decimal(0)
+    """What a GB (10^9 bytes) costs that leaves the sandbox, which has no price for it itself."""
     image: str = "debian"
     """Of pools whose rules name none."""
     timeout_s: Annotated[float, Field(gt=0)] = 10.0
@@ -81,10 +84,11 @@ class SandboxProvider:
 
     def __init__(
         self, name: str, cluster: str, api: CloudApi, *, image: str = "debian", settle_s: float = 5.0, page: int = 100,
-        url: str = "",
+        url: str = "", egress_price: Decimal = Decimal(0),
     ) -> None:  # fmt: skip
         self.name = name
         self._url = url
+        self._egress_price = egress_price
         self.settle_s = settle_s
         self._cluster = cluster
         self._api = api
@@ -97,7 +101,16 @@ class SandboxProvider:
         """What is sold, in one call."""
         return [
             Offer(
-                self.name, o.region, o.zone, o.type, o.spot, _shape(o), o.price, o.currency, Hardware(fabric=o.fabric)
+                self.name,
+                o.region,
+                o.zone,
+                o.type,
+                o.spot,
+                _shape(o),
+                o.price,
+                o.currency,
+                Hardware(fabric=o.fabric),
+                egress_price=self._egress_price,
             )
             for o in _query(self._api.offers)
         ]
@@ -305,8 +318,9 @@ def _raise_first(errors: Sequence[ProviderError | None]) -> None:
 def _make(name: str, cluster: str, settings: SandboxSettings) -> Provider:
     api = HttpApi(settings.url, settings.token_file, settings.timeout_s)
     return SandboxProvider(
-        name, cluster, api, image=settings.image, settle_s=settings.settle_s, page=settings.page, url=settings.url
-    )
+        name, cluster, api, image=settings.image, settle_s=settings.settle_s, page=settings.page, url=settings.url,
+        egress_price=settings.egress_gb,
+    )  # fmt: skip
 
 
 plugin = ProviderPlugin("sandbox", SandboxSettings, _make)

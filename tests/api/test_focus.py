@@ -39,8 +39,9 @@ TOGETHER = (("RegionId", "RegionName"), ("SubAccountId", "SubAccountName"), ("Su
 """Null together, or not."""
 ALLOWED = {
     "ChargeCategory": {"Usage"}, "ChargeClass": {"", "Correction"}, "ChargeFrequency": {"Usage-Based"},
-    "ConsumedUnit": {"Seconds"}, "PricingUnit": {"Hours"}, "PricingCategory": {"Standard", "Dynamic"},
-    "ServiceCategory": {"Compute", "Storage"}, "ServiceSubcategory": {"Virtual Machines", "Block Storage"},
+    "ConsumedUnit": {"Seconds", "GB"}, "PricingUnit": {"Hours", "GB"}, "PricingCategory": {"Standard", "Dynamic"},
+    "ServiceCategory": {"Compute", "Storage", "Networking"},
+    "ServiceSubcategory": {"Virtual Machines", "Block Storage", "Network Connectivity"},
 }  # fmt: skip
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 MICRO = Decimal("0.000001")
@@ -57,15 +58,17 @@ def thing(name: str, price: str, *, volume: bool = False, spot: bool = False, zo
         id=f"id-{name}", volume=volume, resource_id="" if name == "gpu2" else f"i-{name}", name=name,
         provider="sky", region="north", zone=zone, sku="" if volume else "g4", spot=spot,
         price=Money(amount=Decimal(price), currency="EUR"),
+        egress_price=Money(amount=Decimal("0.09"), currency="EUR"),
     )  # fmt: skip
 
 
-def charge(of: str, cost: str, machine_s: float, kind: str = "work", cause: str = "", user: str = "ada") -> ChargeView:
+def charge(of: str, cost: str, machine_s: float, kind: str = "work", cause: str = "", user: str = "ada",
+           bytes_out: int = 0) -> ChargeView:  # fmt: skip
     account = "atlas" if user else ""
     return ChargeView(
         of=f"id-{of}", day=date(2026, 12, 31), kind=kind, cause=cause, pool="" if kind == "volume" else "gpu",
         job="17" if user else "", user=user, account=account, partition="gpu",
-        cost=Decimal(cost), currency="EUR", machine_s=machine_s,
+        cost=Decimal(cost), currency="EUR", machine_s=machine_s, bytes_out=bytes_out,
     )  # fmt: skip
 
 
@@ -75,6 +78,7 @@ PAGES = [
         things=[thing("gpu1", "3.0613"), thing("gpu2", "0.97", spot=True)],
         charges=[
             charge("gpu1", "1.020433", 1200.0), charge("gpu1", "0.000001", 0.001), charge("gpu2", "0.000027", 0.1),
+            charge("gpu2", "0.096637", 0, "traffic", bytes_out=2**30),
         ],
     ),
     ChargesView(
@@ -94,7 +98,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def test_columns(rows: list[dict[str, str]]) -> None:
-    assert len(rows) == 5
+    assert len(rows) == 6
     names = [*rows[0]]
     assert set(names) > MANDATORY
     own = [name for name in names if name.startswith("x_")]
@@ -133,11 +137,15 @@ def test_values(rows: list[dict[str, str]]) -> None:
         assert row["ResourceName"] != row["ResourceId"]
         for name in ("Tags", "SkuPriceDetails"):
             assert not row[name] or all(isinstance(value, str) for value in json.loads(row[name]).values())
-    assert [row["ResourceId"] for row in rows] == ["i-gpu1", "i-gpu1", "id-gpu2", "i-free", "i-scratch"]
-    assert [row["PricingCategory"] for row in rows] == ["Standard", "Standard", "Dynamic", "Standard", "Standard"]
+    assert [row["ResourceId"] for row in rows] == ["i-gpu1", "i-gpu1", *["id-gpu2"] * 2, "i-free", "i-scratch"]
+    assert [row["PricingCategory"] for row in rows] == ["Standard", "Standard", "Dynamic", *["Standard"] * 3]
     assert {(row["ServiceName"], row["ServiceCategory"]) for row in rows} == {
-        ("Machines", "Compute"), ("Volumes", "Storage"),
+        ("Machines", "Compute"), ("Volumes", "Storage"), ("Traffic", "Networking"),
     }  # fmt: skip
+    [traffic] = [row for row in rows if row["ServiceName"] == "Traffic"]
+    assert (traffic["ConsumedQuantity"], traffic["PricingUnit"], traffic["ListUnitPrice"], traffic["SkuId"]) == (
+        "1.073741824", "GB", "0.09", "sky/north/z1/traffic",
+    )  # fmt: skip
 
 
 @pytest.mark.skipif(not VALIDATOR, reason="BURSTD_FOCUS_VALIDATOR names no focus-validator")

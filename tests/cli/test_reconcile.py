@@ -88,7 +88,10 @@ def test_what_agrees(against: Reconcile, table: str, name: str, packed: tuple[st
     answer = json.loads(found.out)
     assert (found.code, answer["differences"], answer["agreed"]) == (0, [], 1)
     assert (answer["here"], answer["there"]) == ({"EUR": "3.180000"}, {"EUR": "3.180000"})
-    assert (answer["traffic"], answer["rows_of_other_months"]) == ({"EUR": "1.000000"}, 1)
+    assert (answer["traffic"], answer["rows_of_other_months"]) == (
+        {"EUR": {"here": "0.000000", "there": "1.000000"}},
+        1,
+    )
     assert answer["apart"] == [{"sort": "Tax", "amount": "9.000000", "currency": "EUR"}]
 
 
@@ -152,7 +155,7 @@ def test_what_people_read(against: Reconcile) -> None:
     assert lines == [
         "2026-09, aws: burstd 3.18 EUR, the provider 3.60 EUR for the same (CUR); both agree on 0 resources",
         "apart: Tax 9.00 EUR",
-        "apart: traffic and the like of machines 1.00 EUR",
+        "apart: traffic and the like of machines 1.00 EUR, burstd 0.00 EUR",
         "1 row of other months left out",
         "",
         "RESOURCE NAME DIFFERENCE AMOUNT BURSTD PROVIDER",

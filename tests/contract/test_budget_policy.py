@@ -12,5 +12,5 @@ class TestBudget(PolicyContract):
         {},
         {"limit": 5, "unlimited_s": 3600},
         {"projects": {"*": {"limit": 2, "period": "total"}}, "users": {"ada": {"limit": "0.5", "period": "year"}}},
-        {"limit": 100, "currency": "USD", "rates": {"EUR": "1.1"}, "egress": {"*": "0.1"}, "egress_gib": 3},
+        {"limit": 100, "currency": "USD", "rates": {"EUR": "1.1"}, "egress_gib": 3},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -28,6 +28,7 @@ from burstd.db.repositories.charges import (
 from burstd.domain.billing.closing import ClosedMonth
 from burstd.domain.billing.costs import MICRO, month_start, next_month
 from burstd.domain.billing.site_runs import SiteRun, site_charges
+from burstd.domain.billing.traffic import traffic_cost
 from burstd.domain.billing.use import DAY_S, WHOLE, Charge, ClaimRun, IdleMode, Kind, day_text
 from burstd.domain.billing.volumes import volume_charges
 from burstd.domain.claim import Claim, ClaimState
@@ -36,7 +37,8 @@ from tests.examples import examples
 
 from .samples import ManualClock, planned
 from .test_closed_months import WAIT_S, at, found_month
-from .test_money import ANN, BOB, CENTS, begin, charges, check, end
+from .test_money import ANN, BOB, begin, charges, check, end
+from .test_traffic import PRICED, deliver
 from .test_volumes import PLANNED, created
 
 S, V = ClaimState, VolumeState
@@ -56,6 +58,8 @@ class Known:
     """Their charges that are still on record, by pool, ..."""
     outlived_volumes: int = 0
     """... and those of volumes."""
+    traffic: Counter[int] = field(default_factory=Counter)
+    """What was charged for output that came home, by day, in millionths."""
     site: int = 0
     """What is on record of runs on nodes of the site that are over."""
 
@@ -102,7 +106,7 @@ class Months(RuleBasedStateMachine):
         self.known.number += 1
         pool = f"pool{self.known.number % 3}"
         return replace(
-            planned(f"c{self.known.number}", f"n{self.known.number}", offer=CENTS, pool=pool), accounts=("atlas",)
+            planned(f"c{self.known.number}", f"n{self.known.number}", offer=PRICED, pool=pool), accounts=("atlas",)
         )
 
     @rule(passed=days)
@@ -129,6 +133,16 @@ class Months(RuleBasedStateMachine):
         claim = self._claim(slot)
         if claim is not None:
             end(self.store, claim.id, self.clock, end_s=30)
+
+    @rule(which=st.integers(0, 9), size=st.integers(0, 10**13))
+    def output_comes_home(self, which: int, size: int) -> None:
+        claims = self.store.find_claims()
+        if claims:
+            self.known.number += 1
+            deliver(self.store, str(self.known.number), claims[which % len(claims)].slot, size=size)
+            amount = int(traffic_cost(PRICED.egress_price, size) / MICRO)
+            self.known.traffic[int(self.clock.time // DAY_S)] += amount
+            self.clock.time += 1  # A bill until midnight has nothing of that moment.
 
     @rule(slot=slots)
     def hand_over(self, slot: int) -> None:
@@ -259,6 +273,8 @@ class Months(RuleBasedStateMachine):
         self.clock.time -= self.ahead_s
         self.store.shift_late_times(self.clock.time, self.ahead_s)
         self.ahead_s = 0.0
+        today = int(self.clock.time // DAY_S)
+        self.known.traffic = sum((Counter({min(day, today): n}) for day, n in self.known.traffic.items()), Counter())
         closed = self.store.closed_months()
         assert closed == self.known.closed[: len(closed)]
         self.known.closed = closed
@@ -302,13 +318,15 @@ class Months(RuleBasedStateMachine):
             cost = charges_of(connection, claims, now, store.idle_mode)
             known = charges_so_far(connection, live, now, store.idle_mode)
         whole, spent = self.known.outlived.copy(), self.known.purged.copy()
+        spent.update(self._traffic(whole, {claim.id for claim in claims}))
         for claim in claims:
             whole[claim.pool] += sum(one.amount for one in cost[claim.id])
             if claim.state is S.GONE:
                 spent.update(month_sums(cost[claim.id]))
             else:
                 kept, more = known[claim.id]
-                assert payer_sums(chain((one.charge for one in kept), more)) == payer_sums(cost[claim.id])
+                of_time = (one.charge for one in kept if one.charge.kind is not Kind.TRAFFIC)
+                assert payer_sums(chain(of_time, more)) == payer_sums(cost[claim.id])
         bill = [line for line in store.bill("pool", 0.0) if line.cost]
         shown = {line.key: int(line.cost / MICRO) for line in bill if not line.volumes}
         assert shown == {pool: amount for pool, amount in whole.items() if amount}
@@ -349,6 +367,19 @@ class Months(RuleBasedStateMachine):
             shown = sum(int(line.cost / MICRO) for line in self.store.site_bill(group, 0.0, now))
             assert shown == self.known.site + going_on
         assert sum(one.charge.amount for one in self.store.site_charges(range(10**5))) == self.known.site + going_on
+
+    def _traffic(self, whole: Counter[str], machines: Collection[str]) -> Counter[str]:
+        """What was charged for it in each month. ``whole`` gets, by pool, what is on record of these machines."""
+        by_day: Counter[int] = Counter()
+        for one in self.store.charges_of_days(range(10**5)):
+            if one.charge.kind is Kind.TRAFFIC:
+                by_day[one.charge.day] += one.charge.amount
+                whole[one.pool] += one.charge.amount if one.machine in machines else 0
+        assert all(self.known.traffic[day] == amount for day, amount in by_day.items())
+        by_month: Counter[str] = Counter()
+        for day, amount in self.known.traffic.items():
+            by_month[day_text(day)[:7]] += amount
+        return by_month
 
     def _cost_of_volumes(self) -> int:
         """Those that live are charged for what they have cost, month by month."""

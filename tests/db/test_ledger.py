@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import pairwise
 
 import pytest
 from alembic import command
@@ -22,11 +21,9 @@ from burstd.db.migrate import alembic_config
 from burstd.domain.billing.costs import by_month, cost_of
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
-from burstd.domain.staging import StageState
 from tests.examples import examples
 
 from .samples import OFFER, START, ManualClock, offers, planned, words
-from .test_stagings import transitions_to, waiting
 
 S = ClaimState
 ONE = replace(OFFER, price=Decimal(1))
@@ -119,20 +116,6 @@ def test_what_ended_lately(store: Store, clock: ManualClock) -> None:
         assert reader.gone_claims(START) == found
     assert [gone.claim.id for gone in store.gone_claims(START + 200)] == ["c2"]
     assert [gone.claim.id for gone in store.gone_claims(START)] == ["c1", "c2"]
-
-
-def test_output_that_is_home_is_booked_once_for_the_cloud_that_it_left(store: Store, clock: ManualClock) -> None:
-    store.make_claims([planned("c1", "gpu001", jobs=("17",))])
-    store.make_staging(waiting())
-    states = transitions_to(StageState.DELIVERED)
-    for old, new in pairwise(states):
-        store.transition_staging("17", old, new, "so", nodes=("gpu001",), bytes_out=5 << 30)
-    month = datetime.fromtimestamp(clock.time, UTC).strftime("%Y-%m")
-    assert [(s.kind, s.name, s.month, s.provider, s.bytes_out, s.amount) for s in store.spending()] == [
-        ("", "", month, "sandbox", 5 << 30, Decimal(0)),
-        ("project", "proj", month, "sandbox", 5 << 30, Decimal(0)),
-        ("user", "ann", month, "sandbox", 5 << 30, Decimal(0)),
-    ]
 
 
 @pytest.mark.slow

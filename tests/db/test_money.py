@@ -20,7 +20,7 @@ from burstd.db.migrate import alembic_config
 from burstd.db.repositories.bill import BillGrouping, BillLine
 from burstd.db.tables import CLAIM
 from burstd.domain.billing.costs import MICRO, cost_of
-from burstd.domain.billing.use import WHOLE, ClaimRun, IdleMode, Payer
+from burstd.domain.billing.use import WHOLE, ClaimRun, IdleMode, Kind, Payer
 from burstd.domain.claim import Claim, ClaimState
 from tests.examples import examples
 
@@ -67,7 +67,9 @@ def amount(lines: Iterable[ChargeLine]) -> Decimal:
 
 def check(store: Store, claims: Sequence[Claim], now: float) -> None:
     """All groupings add up to the cost of the claims, and users' own bills to their lines of the whole one."""
-    whole = sum(
+    every = [*charges(store, now)]
+    traffic = [line for line in every if line.charge.kind is Kind.TRAFFIC]
+    whole = amount(traffic) + sum(
         cost_of(c.offer.price, max(0.0, (now if c.billed_until is None else c.billed_until) - c.billed_from))
         for c in claims
         if c.billed_from is not None
@@ -86,7 +88,6 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
         day = datetime.fromisoformat(f"{line.key}T00:00+00:00").timestamp() // 86400
         assert daily[line.currency][int(day)] * MICRO == line.cost
     assert sum(sum(days.values()) for days in daily.values()) * MICRO == whole
-    every = [*charges(store, now)]
     assert amount(every) == whole
     by_pool: defaultdict[tuple[str, str], int] = defaultdict(int)
     for charged in every:
@@ -102,7 +103,8 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
             check_others(bills[group], store.bill(group, 0.0, limit=limit), limit)
     gone = {claim.id for claim in claims if claim.state is S.GONE}
     closed = sum(line.cost for line in bills["claim"] if line.key in gone)
-    assert sum(spent.amount for spent in store.spending() if not spent.kind) == closed
+    booked = closed + amount(line for line in traffic if line.id not in gone)
+    assert sum(spent.amount for spent in store.spending() if not spent.kind) == booked
     if len(gone) == len(claims):
         pairs: tuple[tuple[str, BillGrouping], ...] = (("user", "user"), ("project", "account"))
         for kind, group in pairs:

@@ -91,12 +91,9 @@ def test_what_fits_is_reserved_and_what_does_not_waits_with_the_figures() -> Non
         ({"limit": 9}, [atlas()], {"spent": (spent("1", "", "", currency="USD"),)}, "wait",
          ("the budget of the site cannot be computed: USD was spent, and [policies.budget.rates] has no rate "
          "for it")),
-        ({"limit": 9, "egress": {"*": 0.1}, "egress_gib": 100}, [atlas()], {}, "impossible",
-         ("the job may cost up to 11.00, and the whole budget of the site is 9.00 EUR a "
+        ({"limit": 9, "egress_gib": 100}, [atlas()], {"offers": (offer(egress_price=Decimal("0.1")),)}, "impossible",
+         ("the job may cost up to 11.74, and the whole budget of the site is 9.00 EUR a "
          "month; a shorter time limit lowers the cost")),
-        ({"limit": 9, "egress": {"sky": 1}}, [atlas()],
-         {"spent": (spent("0", "", "", currency="", bytes_out=17 << 29, provider="sky"),)}, "wait",
-         "the site has 0.50 of 9.00 EUR left this month; this may cost up to 1.00"),
     ],
 )  # fmt: skip
 def test_verdicts(
@@ -205,7 +202,7 @@ def test_a_job_is_not_told_never_because_of_a_longer_one_beside_it() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"rates": {"USD": -1}}, {"rates": {"USD": 0}}, {"egress": {"*": -1}}],
+    [{"rates": {"USD": -1}}, {"rates": {"USD": 0}}, {"egress_gib": -1}],
     ids=["negative rate", "rate of nothing", "negative egress"],
 )
 def test_amounts_below_nothing_are_refused(settings: Mapping[str, Any]) -> None:

@@ -70,7 +70,10 @@ def test_a_volume_is_compared_by_cost_and_traffic_of_a_machine_is_apart() -> Non
     use = {"vol-1": ProviderUse("USD", other_cost=D(3)), "i-1": ProviderUse("USD", D("3.6"), D(1), other_cost=D(9))}
     found = reconcile(own, use, D("0.01"))
     assert [(one.resource, one.kind, one.amount) for one in found.differences] == [("vol-1", Difference.PRICE, D(1))]
-    assert (dict(found.traffic), found.agreed, dict(found.there)) == ({"USD": D(9)}, 1, {"USD": D("6.6")})
+    assert (found.traffic, found.agreed, dict(found.there)) == ({"USD": (D(0), D(9))}, 1, {"USD": D("6.6")})
+    found = reconcile({"i-1": replace(MINE, traffic=D(7)), "i-2": OwnUse("cpu2", "USD", D(0), D(0), traffic=D(1))},
+                      {"i-1": use["i-1"]}, D("0.01"))  # fmt: skip
+    assert (found.traffic, found.agreed, found.differences) == ({"USD": (D(8), D(9))}, 1, ())
 
 
 @pytest.mark.parametrize(

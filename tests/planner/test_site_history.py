@@ -39,7 +39,7 @@ WORLD = replace(
     slurm=replace(SLURM, jobs=JOBS, nodes={**SLURM.nodes, "op1": OWN, "gpu2": replace(SLURM.nodes["gpu1"], name="gpu2",
                   state="IDLE", cpus_allocated=0)}),
     spent=(Spent("", "", "2026-10", "EUR", Decimal("1.5")), Spent("", "", "2026-11", "EUR", Decimal("0.25")),
-           Spent("user", USER, "2026-11", "EUR", Decimal(9)), Spent("", "", "2026-11", "", Decimal(0), 7, "aws")),
+           Spent("user", USER, "2026-11", "EUR", Decimal(9))),
 )  # fmt: skip
 PLAN = Plan((), Target((), (NodeRelease("c-gpu2", "gpu", "idle"),), shares={
     "a": Share(Fraction(20), Fraction(0), Fraction(0), Fraction(7, 2))}))  # fmt: skip

@@ -18,7 +18,7 @@ import pytest
 
 from burstd.domain.plugins.stager import StoreBusy
 from burstd.domain.staging import StageState, Staging, Tree
-from burstd.staging.controller.tasks import JobSummary, Meter, StagingTask
+from burstd.staging.controller.tasks import DeliveredOutput, JobSummary, Meter, StagingTask
 from burstd.staging.directives.parser import parse_directives
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.output_delivery import OutputDelivery
@@ -124,10 +124,10 @@ def job(text: str) -> Staging:
     )  # fmt: skip
 
 
-def deliver(place: Path, asked: Staging, stager: MemoryStager, **ended: Any) -> None:
+def deliver(place: Path, asked: Staging, stager: MemoryStager, **ended: Any) -> DeliveredOutput:
     with open_user_workers(place) as user_workers:
         delivery = OutputDelivery(stager, BandwidthLimits(), lambda *_: None, JobFolders(str(place), b"key"))
-        delivery.deliver(StagingTask(asked, Meter("7", "home")), user_workers, JobSummary(**ended))
+        return delivery.deliver(StagingTask(asked, Meter("7", "home")), user_workers, JobSummary(**ended))
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
@@ -207,6 +207,9 @@ def test_what_is_missing_is_told() -> None:
     stager = MemoryStager()
     with user_folder() as place, open_user_workers(place) as user_workers:
         write(place / "from", "a")
+        with (place / "from/sparse").open("wb") as file:
+            file.truncate(64 << 20)
+            file.write(b"b" * 4096)
         (place / "lost").mkdir()
         (place / "lost/closed").symlink_to("Permission denied")
         give_to_user(place)
@@ -216,13 +219,15 @@ def test_what_is_missing_is_told() -> None:
         asked = job(f"#BURST stage_out . to {place}/home\n")
         write(place / "home", ".burst-7-0123456789ab")
         give_to_user(place)
-        deliver(place, replace(asked, nodes=("n1",), outputs={"n1/0": tree, "n1/missing": lost}), stager)
+        first = deliver(place, replace(asked, nodes=("n1",), outputs={"n1/0": tree, "n1/missing": lost}), stager)
+        assert (first.size, first.sent) == ((64 << 20) + 1, 4097), "holes are not sent"
         said = manifest_of(place / "home")
         assert said["complete"] is False
         assert said["warnings"][-1:] == ["n1: closed is missing: Permission denied"]
         assert "closed is missing" in (place / "home/burst-7.PARTIAL").read_text()
         assert not unfinished(place)
-        deliver(place, replace(asked, nodes=("n1",), outputs={"n1/0": tree}), stager)
+        again = deliver(place, replace(asked, nodes=("n1",), outputs={"n1/0": tree}), stager)
+        assert again.sent == first.sent, "also where an earlier try has brought it"
         assert manifest_of(place / "home")["complete"] is True
         assert not (place / "home/burst-7.PARTIAL").exists()
         deliver(place, replace(asked, nodes=("n1",), outputs={"n1/0": tree, "n1/files": tree}), stager)

@@ -28,6 +28,8 @@ class ChargedView(AnswerView):
     """For an hour. None: burstd knows it no more."""
     address_price: Decimal = Decimal(0)
     """Of ``price``, what is for the machine's public address."""
+    egress_price: Money | None = None
+    """Of a GB (10^9 bytes) that leaves its provider. None: burstd knows it no more, or it costs nothing."""
 
 
 class ChargeView(AnswerView):
@@ -37,7 +39,7 @@ class ChargeView(AnswerView):
     """``ChargedView.id``."""
     day: date
     kind: str
-    """As in ``BillPartView``."""
+    """As in ``BillPartView``. Of ``traffic`` there is no time of the machine, but bytes."""
     cause: str
     pool: str
     """That the machine was in then; of a volume empty."""
@@ -53,6 +55,8 @@ class ChargeView(AnswerView):
     """Of the machine or volume, shared as the cost is."""
     corrects: str = ""
     """The closed month that it puts right: ``2026-10``."""
+    bytes_out: int = 0
+    """Of traffic."""
 
 
 class SiteChargeView(AnswerView):

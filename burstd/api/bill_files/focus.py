@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 
+from burstd.api.answers.base import Money
 from burstd.api.answers.charges import ChargedView, ChargesView, ChargeView, SiteChargesView, SiteChargeView
 from burstd.domain.billing.costs import MICRO
+from burstd.domain.billing.traffic import GB
+from burstd.domain.billing.use import Kind
 from burstd.slurm.hostlist import expand
 
 _HOUR_S = 3600
 _QUANTITY = Decimal("0.000000000001")
-"""Of hours: times the price it is the cost to a millionth."""
+"""Of hours and gigabytes: times the price it is the cost to a millionth."""
 _NOTHING = ChargedView(
     id="",
     volume=False,
@@ -34,6 +38,24 @@ _NO_CHARGE = ChargeView(
     currency="", machine_s=0.0,
 )  # fmt: skip
 """The head has the names of its columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sort:
+    """What charges of a sort have in common; the last are units."""
+
+    resource: str
+    category: str
+    subcategory: str
+    service: str
+    meter: str
+    pricing: str = "Hours"
+    consumed: str = "Seconds"
+
+
+_MACHINE = _Sort("Virtual Machine", "Compute", "Virtual Machines", "Machines", "Machine Hours")
+_VOLUME = _Sort("Volume", "Storage", "Block Storage", "Volumes", "Volume Hours")
+_TRAFFIC = _Sort("Virtual Machine", "Networking", "Network Connectivity", "Traffic", "Gigabytes Out", "GB", "GB")
 
 
 def focus_rows(pages: Iterable[ChargesView]) -> Iterator[Sequence[str]]:
@@ -87,10 +109,15 @@ def _equal_parts(whole: int, nodes: Sequence[str]) -> Iterator[int]:
 
 
 def _row(charge: ChargeView, thing: ChargedView, cluster: str) -> Mapping[str, str]:
+    traffic = charge.kind == Kind.TRAFFIC
+    sort = _VOLUME if thing.volume else _TRAFFIC if traffic else _MACHINE
     cost = f"{charge.cost:f}"
     first = charge.day.replace(day=1)
-    price = "" if thing.price is None else f"{thing.price.amount:f}"
-    sku = "/".join(filter(None, (thing.provider, thing.region, thing.zone, thing.sku or "volume")))
+    unit_price = thing.egress_price if traffic else thing.price
+    price = "" if unit_price is None else f"{unit_price.amount:f}"
+    product = "traffic" if traffic else thing.sku or "volume"
+    sku = "/".join(filter(None, (thing.provider, thing.region, thing.zone, product)))
+    spot = thing.spot and not traffic
     return {
         "AvailabilityZone": thing.zone,
         "BilledCost": cost,
@@ -108,8 +135,8 @@ def _row(charge: ChargeView, thing: ChargedView, cluster: str) -> Mapping[str, s
         "ChargePeriodStart": _midnight(charge.day),
         "CommitmentDiscountId": "",
         "CommitmentDiscountStatus": "",
-        "ConsumedQuantity": f"{charge.machine_s:.3f}",
-        "ConsumedUnit": "Seconds",
+        "ConsumedQuantity": f"{Decimal(charge.bytes_out) / GB:f}" if traffic else f"{charge.machine_s:.3f}",
+        "ConsumedUnit": sort.consumed,
         "ContractedCost": cost,
         "ContractedUnitPrice": price,
         "EffectiveCost": cost,
@@ -117,23 +144,23 @@ def _row(charge: ChargeView, thing: ChargedView, cluster: str) -> Mapping[str, s
         "InvoiceIssuerName": thing.provider,
         "ListCost": cost,
         "ListUnitPrice": price,
-        "PricingCategory": "Dynamic" if thing.spot else "Standard",
-        "PricingQuantity": f"{_hours(charge, thing):f}",
-        "PricingUnit": "Hours",
+        "PricingCategory": "Dynamic" if spot else "Standard",
+        "PricingQuantity": f"{_quantity(charge, unit_price):f}",
+        "PricingUnit": sort.pricing,
         "ProviderName": thing.provider,
         "PublisherName": thing.provider,
         "RegionId": thing.region,
         "RegionName": thing.region,
         "ResourceId": thing.resource_id or thing.id,
         "ResourceName": thing.name,
-        "ResourceType": "Volume" if thing.volume else "Virtual Machine",
-        "ServiceCategory": "Storage" if thing.volume else "Compute",
-        "ServiceName": "Volumes" if thing.volume else "Machines",
-        "ServiceSubcategory": "Block Storage" if thing.volume else "Virtual Machines",
+        "ResourceType": sort.resource,
+        "ServiceCategory": sort.category,
+        "ServiceName": sort.service,
+        "ServiceSubcategory": sort.subcategory,
         "SkuId": sku,
-        "SkuMeter": "Volume Hours" if thing.volume else "Machine Hours",
-        "SkuPriceDetails": "" if thing.volume else json.dumps({"InstanceType": thing.sku}),
-        "SkuPriceId": f"{sku}/{'spot' if thing.spot else 'on-demand'}",
+        "SkuMeter": sort.meter,
+        "SkuPriceDetails": json.dumps({"InstanceType": thing.sku}) if sort is _MACHINE else "",
+        "SkuPriceId": f"{sku}/{'spot' if spot else 'on-demand'}",
         "SubAccountId": charge.account,
         "SubAccountName": charge.account,
         "SubAccountType": "Project" if charge.account else "",
@@ -150,11 +177,11 @@ def _row(charge: ChargeView, thing: ChargedView, cluster: str) -> Mapping[str, s
     }
 
 
-def _hours(charge: ChargeView, thing: ChargedView) -> Decimal:
-    """What the cost is at the price. ``machine_s``, in whole milliseconds, may differ by one of these."""
-    if thing.price is not None and thing.price.amount:
-        return (charge.cost / thing.price.amount).quantize(_QUANTITY)
-    return (Decimal(f"{charge.machine_s:.3f}") / _HOUR_S).quantize(_QUANTITY)
+def _quantity(charge: ChargeView, unit_price: Money | None) -> Decimal:
+    """What the cost is at the price. ``machine_s`` and ``bytes_out``, which are whole, may differ a little."""
+    if unit_price is not None and unit_price.amount:
+        return (charge.cost / unit_price.amount).quantize(_QUANTITY)
+    return (Decimal(charge.bytes_out) / GB + Decimal(f"{charge.machine_s:.3f}") / _HOUR_S).quantize(_QUANTITY)
 
 
 def _description(charge: ChargeView, thing: ChargedView) -> str:

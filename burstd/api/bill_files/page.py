@@ -26,6 +26,7 @@ MEANINGS: Mapping[str, str] = {
     "end": "was being ended",
     "failed": "never came into service, or left it for a fault",
     "storage": "was a storage node",
+    "traffic": "output that came home",
     "shared": "ended before use was recorded",
     "volume": "a disk of its own that outlives machines",
 }

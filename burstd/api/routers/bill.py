@@ -140,6 +140,7 @@ def _charge_view(line: ChargeLine) -> ChargeView:
         of=line.id, day=day_text(charge.day), kind=charge.kind, cause=charge.cause, pool=line.pool, job=payer.job,
         user=payer.user, account=payer.account, partition=payer.partition, cost=charge.amount * MICRO,
         currency=line.currency, machine_s=charge.milliseconds / 1000, corrects=charge.corrects,
+        bytes_out=charge.bytes_out,
     )  # fmt: skip
 
 
@@ -155,6 +156,7 @@ def _site_charge_view(one: SiteCharge) -> SiteChargeView:
 def _charged_view(line: ChargeLine) -> ChargedView:
     resource_id = name = region = zone = sku = ""
     price: Money | None = None
+    egress_price: Money | None = None
     address_price = Decimal(0)
     spot = False
     match line.thing:
@@ -163,11 +165,13 @@ def _charged_view(line: ChargeLine) -> ChargedView:
             resource_id, name, sku, spot = claim.instance_id, claim.slot, offer.instance_type, offer.spot
             region, zone, price = offer.region, offer.zone, Money(amount=offer.price, currency=offer.currency)
             address_price = offer.address_price
+            if offer.egress_price:
+                egress_price = Money(amount=offer.egress_price, currency=offer.currency)
         case Volume() as volume:
             resource_id, name, region, zone = volume.disk_id, volume.name, volume.region, volume.zone
             price = Money(amount=volume.price, currency=volume.currency)
     return ChargedView(
         id=line.id, volume=line.charge.kind is Kind.VOLUME, resource_id=resource_id, name=name,
         provider=line.provider, region=region, zone=zone, sku=sku, spot=spot, price=price,
-        address_price=address_price,
+        address_price=address_price, egress_price=egress_price,
     )  # fmt: skip

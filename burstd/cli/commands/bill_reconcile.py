@@ -18,6 +18,7 @@ from burstd.cli.plain_text import print_json
 from burstd.cli.provider_exports import ExportError, ProviderExport, read_export
 from burstd.cli.session import ApiClient, ExitCode, provider_names, with_client
 from burstd.domain.billing.reconcile import Difference, OwnUse, Reconciliation, reconcile
+from burstd.domain.billing.use import Kind
 
 if TYPE_CHECKING:
     from burstd.api.answers.charges import ChargesView
@@ -89,6 +90,9 @@ def _own_uses(
                 continue
             key, seconds = thing.resource_id or thing.id, Decimal(f"{charge.machine_s:.3f}")
             old = found.get(key) or OwnUse(thing.name, charge.currency, Decimal(0), Decimal(0), not thing.volume)
+            if charge.kind == Kind.TRAFFIC:
+                found[key] = replace(old, traffic=old.traffic + charge.cost)
+                continue
             of_price = thing.address_price / thing.price.amount if thing.price and thing.address_price else Decimal(0)
             found[key] = replace(
                 old,
@@ -135,11 +139,13 @@ def _print(out: ConsoleOutput, title: str, export: ProviderExport, found: Reconc
 
 def _apart(export: ProviderExport, found: Reconciliation) -> list[tuple[str, str]]:
     some = [(sort, _sums({currency: amount})) for (sort, currency), amount in sorted(export.apart.items())]
-    ours = {"traffic and the like of machines": found.traffic, "disks of machines": found.disks}
-    some += [(sort, _sums(amounts)) for sort, amounts in ours.items() if amounts]
-    if found.addresses:
-        here, there = ({currency: both[n] for currency, both in found.addresses.items()} for n in (0, 1))
-        some.append(("addresses of machines", f"{_sums(there)}, burstd {_sums(here)}"))
+    if found.disks:
+        some.append(("disks of machines", _sums(found.disks)))
+    both = {"traffic and the like of machines": found.traffic, "addresses of machines": found.addresses}
+    for sort, sums in both.items():
+        if sums:
+            here, there = ({currency: pair[n] for currency, pair in sums.items()} for n in (0, 1))
+            some.append((sort, f"{_sums(there)}, burstd {_sums(here)}"))
     return some
 
 
@@ -155,12 +161,9 @@ def _answer(month: str, provider: str, export: ProviderExport, found: Reconcilia
         "format": export.format,
         "here": {currency: str(amount) for currency, amount in found.here.items()},
         "there": {currency: f"{amount:.6f}" for currency, amount in found.there.items()},
-        "traffic": {currency: f"{amount:.6f}" for currency, amount in found.traffic.items()},
+        "traffic": _both(found.traffic),
         "disks": {currency: f"{amount:.6f}" for currency, amount in found.disks.items()},
-        "addresses": {
-            currency: {"here": f"{here:.6f}", "there": f"{there:.6f}"}
-            for currency, (here, there) in found.addresses.items()
-        },
+        "addresses": _both(found.addresses),
         "apart": [
             {"sort": sort, "amount": f"{amount:.6f}", "currency": currency}
             for (sort, currency), amount in sorted(export.apart.items())
@@ -173,3 +176,7 @@ def _answer(month: str, provider: str, export: ProviderExport, found: Reconcilia
             for one in found.differences
         ],
     }  # fmt: skip
+
+
+def _both(sums: Mapping[str, tuple[Decimal, Decimal]]) -> dict[str, dict[str, str]]:
+    return {currency: {"here": f"{here:.6f}", "there": f"{there:.6f}"} for currency, (here, there) in sums.items()}

@@ -46,6 +46,8 @@ from burstd.domain.volume import Volume, VolumeState
 
 _PAYER = (CLAIM_RUN.c.job, CLAIM_RUN.c.user, CLAIM_RUN.c.account, CLAIM_RUN.c.partition)
 _RUN = ("started", "share", "ended", "run_start")
+OF_TIME = CHARGE.c.kind != Kind.TRAFFIC
+"""Charges that are worked out anew from what is known of the claim. Those of traffic are written once."""
 _REMARK = '"remark":true'
 """In the data of an event that is a remark."""
 
@@ -114,7 +116,8 @@ def _put_on_record(
     kept = {number: one.charge for number, one in on_record if is_frozen(one.charge, first_open)}
     after = [*kept.values(), *unfrozen(cost, kept.values(), first_open)]
     if sorted(before) != sorted(after):
-        connection.execute(delete(CHARGE).where(CHARGE.c.claim_id == thing.id, *not_frozen(CHARGE, first_open)))
+        of_it = (CHARGE.c.claim_id == thing.id, OF_TIME)
+        connection.execute(delete(CHARGE).where(*of_it, *not_frozen(CHARGE, first_open)))
         _add(connection, thing, after[len(kept) :], kept)
     return before, after
 
@@ -158,12 +161,13 @@ def not_frozen(table: Table, first_open: int) -> tuple[ColumnElement[bool], ...]
 
 
 def _charges_on_record(
-    connection: Connection, things: Sequence[Claim | Volume]
+    connection: Connection, things: Sequence[Claim | Volume], *, traffic: bool = False
 ) -> Mapping[str, list[tuple[int, MonthCharge]]]:
-    """With their numbers, in order."""
+    """Of their time, with their numbers, in order; ``traffic``: all."""
     found: defaultdict[str, list[tuple[int, MonthCharge]]] = defaultdict(list)
     for some in chunks([thing.id for thing in things]):
-        query = select(CHARGE).where(CHARGE.c.claim_id.in_(some)).order_by(CHARGE.c.number)
+        wanted = (CHARGE.c.claim_id.in_(some), *(() if traffic else (OF_TIME,)))
+        query = select(CHARGE).where(*wanted).order_by(CHARGE.c.number)
         for row in connection.execute(query).mappings():
             found[row["claim_id"]].append((row["number"], charge_of_row(row)))
     return found
@@ -172,12 +176,15 @@ def _charges_on_record(
 def charges_so_far(
     connection: Connection, claims: Sequence[Claim], until: float, idle: IdleMode
 ) -> dict[str, tuple[list[MonthCharge], list[Charge]]]:
-    """What closed months have on record of these claims, which live, and what else they are charged by ``until``."""
-    first_open, on_record = first_open_day(connection), _charges_on_record(connection, claims)
+    """What is on record of these claims, which live (closed months, traffic), and what else they are charged by
+    ``until``."""
+    first_open, on_record = first_open_day(connection), _charges_on_record(connection, claims, traffic=True)
     found = {}
     for claim_id, cost in charges_of(connection, claims, until, idle).items():
-        kept = [one for _, one in on_record[claim_id] if is_frozen(one.charge, first_open)]
-        found[claim_id] = kept, unfrozen(cost, [one.charge for one in kept], first_open)
+        traffic = [one for _, one in on_record[claim_id] if one.charge.kind is Kind.TRAFFIC]
+        of_time = [one for _, one in on_record[claim_id] if one.charge.kind is not Kind.TRAFFIC]
+        kept = [one for one in of_time if is_frozen(one.charge, first_open)]
+        found[claim_id] = [*kept, *traffic], unfrozen(cost, [one.charge for one in kept], first_open)
     return found
 
 
@@ -207,7 +214,8 @@ def charge_rows(thing: Claim | Volume, charges: Iterable[Charge], first: int = 0
     return [
         {"day": charge.day, "claim_id": thing.id, "number": number, "kind": charge.kind, "cause": charge.cause,
          **charge.payer._asdict(), "pool": one.pool, "provider": one.provider, "currency": one.currency,
-         "amount": charge.amount, "milliseconds": charge.milliseconds, "corrects": charge.corrects}
+         "amount": charge.amount, "milliseconds": charge.milliseconds, "corrects": charge.corrects,
+         "bytes_out": charge.bytes_out}
         for number, charge in enumerate(charges, first)
         for one in (month_charge(thing, charge),)
     ]  # fmt: skip
@@ -217,7 +225,8 @@ def charge_of_row(row: Mapping[Any, Any]) -> MonthCharge:
     """The value of a row."""
     payer = Payer(row["job"], row["user"], row["account"], row["partition"])
     charge = Charge(
-        row["day"], row["kind"], row["cause"], payer, row["amount"], row["milliseconds"], row["corrects"]
+        row["day"], row["kind"], row["cause"], payer, row["amount"], row["milliseconds"], row["corrects"],
+        row["bytes_out"],
     )  # fmt: skip
     return MonthCharge(row["claim_id"], row["pool"], row["provider"], row["currency"], charge)
 
@@ -225,7 +234,7 @@ def charge_of_row(row: Mapping[Any, Any]) -> MonthCharge:
 def charges_of(connection: Connection, claims: Sequence[Claim], now: float, idle: IdleMode) -> dict[str, list[Charge]]:
     """What these claims have cost by now, worked out anew, by claim."""
     states, runs = _states(connection, [claim.id for claim in claims]), _runs(connection, claims)
-    owners = _owners(connection, {job for claim in claims for job in claim.jobs})
+    owners = owners_of(connection, {job for claim in claims for job in claim.jobs})
     return {
         claim.id: charges_by_use(
             claim, states[claim.id], runs[claim.id], payers_made_for(claim, owners), now, idle
@@ -258,7 +267,7 @@ def _runs(connection: Connection, claims: Sequence[Claim]) -> Mapping[str, list[
     return found
 
 
-def _owners(connection: Connection, jobs: set[str]) -> dict[str, Payer]:
+def owners_of(connection: Connection, jobs: set[str]) -> dict[str, Payer]:
     """Whose jobs these are, of those that have run somewhere; of an array, a task of it. The latest of a number."""
     found: dict[str, Payer] = {}
     for some in chunks(sorted(jobs)):

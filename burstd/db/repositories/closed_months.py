@@ -94,7 +94,7 @@ def reopen(connection: Connection, true_time: float) -> list[str]:
     day, corrects = days_of(first).start, CHARGE.c.corrects
     gone = (CLAIM.c.state == ClaimState.GONE, VOLUME.c.state == VolumeState.GONE)
     live = union_all(select(CLAIM.c.id).where(~gone[0]), select(VOLUME.c.id).where(~gone[1]))
-    opened = (CHARGE.c.day >= day, or_(corrects == "", corrects >= first))
+    opened = (charges.OF_TIME, CHARGE.c.day >= day, or_(corrects == "", corrects >= first))
     connection.execute(delete(CHARGE).where(*opened, CHARGE.c.claim_id.in_(live)))
     connection.execute(update(CHARGE).where(corrects != "", CHARGE.c.day > day).values(day=day))
     over = union_all(select(CLAIM.c.id).where(gone[0]), select(VOLUME.c.id).where(gone[1]))

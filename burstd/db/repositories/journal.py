@@ -126,7 +126,10 @@ class JournaledRepository(Generic[V]):
     """
 
     def __init__(
-        self, kind: JournaledKind[V], clock: Clock, changed: Callable[[Session, Sequence[tuple[V | None, V]]], None]
+        self,
+        kind: JournaledKind[V],
+        clock: Clock,
+        changed: Callable[[Session, Sequence[tuple[V | None, V]]], None] = lambda _session, _changes: None,
     ) -> None:
         self._kind: JournaledKind[V] = kind
         self._clock = clock

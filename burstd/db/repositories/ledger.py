@@ -16,23 +16,20 @@ from sqlalchemy import Connection, select
 from sqlmodel import Session
 
 from burstd.db.codec import value_from_row
-from burstd.db.tables import CLAIM, CLAIM_JOB, SPENDING, SpendingRow
-from burstd.domain.billing.costs import Spent, month_of
-from burstd.domain.billing.settlements import charges_by_payer_and_month, volume_cost_by_payer_and_month
+from burstd.db.tables import SPENDING, SpendingRow
+from burstd.domain.billing.costs import Spent
+from burstd.domain.billing.settlements import SpentKey, charges_by_payer_and_month, volume_cost_by_payer_and_month
 from burstd.domain.billing.use import Charge
-from burstd.domain.staging import Staging
 from burstd.domain.volume import Volume
 
-LedgerKey = tuple[str, str, str, str, str]
-"""Kind, name, month, currency, provider: the columns of the table's key."""
-_key = attrgetter("kind", "name", "month", "currency", "provider")
+_key = attrgetter("kind", "name", "month", "currency")
 
 
 class Ledger:
     """Booking. The sums are kept in memory: a loop in which nothing ended asks the database for nothing."""
 
     def __init__(self) -> None:
-        self._sums: dict[LedgerKey, Spent] | None = None
+        self._sums: dict[SpentKey, Spent] | None = None
         self._spending: tuple[Spent, ...] | None = None
 
     def forget(self) -> None:
@@ -45,48 +42,34 @@ class Ledger:
             self._spending = tuple(sorted(self._load_sums(connection).values(), key=_key))
         return self._spending
 
-    def _load_sums(self, connection: Connection) -> dict[LedgerKey, Spent]:
+    def _load_sums(self, connection: Connection) -> dict[SpentKey, Spent]:
         if self._sums is None:
             rows = connection.execute(select(SPENDING)).mappings()
             self._sums = {_key(spent): spent for spent in (value_from_row(Spent, row) for row in rows)}
         return self._sums
 
-    def _book(self, session: Session, entries: Iterable[tuple[LedgerKey, Decimal, int]]) -> None:
-        sums, booked = self._load_sums(session.connection()), dict[LedgerKey, Spent]()
-        for key, amount, sent in entries:
-            old = booked.get(key) or sums.get(key) or Spent(*key[:4], Decimal(0), 0, key[4])
-            booked[key] = replace(old, amount=old.amount + amount, bytes_out=old.bytes_out + sent)
+    def _book(self, session: Session, entries: Iterable[tuple[SpentKey, Decimal]]) -> None:
+        sums, booked = self._load_sums(session.connection()), dict[SpentKey, Spent]()
+        for key, amount in entries:
+            old = booked.get(key) or sums.get(key) or Spent(*key, Decimal(0))
+            booked[key] = replace(old, amount=old.amount + amount)
         for key, spent in booked.items():
-            if spent != (sums.get(key) or Spent(*key[:4], Decimal(0), 0, key[4])):
+            if spent != (sums.get(key) or Spent(*key, Decimal(0))):
                 session.merge(SpendingRow(**asdict(spent)))
                 sums[key] = spent
                 self._spending = None
         session.flush()
 
     def book_charges(self, session: Session, currency: str, before: Sequence[Charge], after: Sequence[Charge]) -> None:
-        """Books what a claim is charged for when it is GONE, and the difference where that is put right later."""
+        """Books what a claim is charged for when it is GONE, and the difference where that is put right later.
+
+        Traffic of it is booked as it comes home.
+        """
         was, now = charges_by_payer_and_month(before, currency), charges_by_payer_and_month(after, currency)
-        parts = [((*key, ""), amount, 0) for key, amount in now.items()]
-        self._book(session, [*parts, *(((*key, ""), -amount, 0) for key, amount in was.items())])
+        self._book(session, [*now.items(), *((key, -amount) for key, amount in was.items())])
 
     def book_volume(self, session: Session, before: Volume, after: Volume) -> None:
         """Books what has been settled of its cost since; the sums are as if it had all been booked at once."""
         was, now = volume_cost_by_payer_and_month(before), volume_cost_by_payer_and_month(after)
         if was != now:
-            parts = [((*key, ""), amount, 0) for key, amount in now.items()]
-            self._book(session, [*parts, *(((*key, ""), -amount, 0) for key, amount in was.items())])
-
-    def book_output(self, session: Session, staging: Staging, now: float) -> None:
-        """Books the output of a job that has come home, where its nodes were a cloud's."""
-        if not staging.bytes_out or not staging.nodes:
-            return
-        made_for = select(CLAIM_JOB.c.claim_id).where(CLAIM_JOB.c.job == staging.job_id)
-        there = select(CLAIM.c.provider).where(CLAIM.c.slot.in_(staging.nodes[:500]))
-        # The claims that were made for it come first; a slot may have had another machine since.
-        order = (CLAIM.c.id.in_(made_for).desc(), CLAIM.c.created.desc())
-        provider = session.connection().execute(there.order_by(*order).limit(1)).scalar()
-        if provider is None:
-            return
-        payers = [("", ""), ("project", staging.account), ("user", staging.user)]
-        keys = ((kind, name, month_of(now), "", str(provider)) for kind, name in payers if name or not kind)
-        self._book(session, [(key, Decimal(0), staging.bytes_out) for key in keys])
+            self._book(session, [*now.items(), *((key, -amount) for key, amount in was.items())])

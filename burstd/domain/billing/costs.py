@@ -16,7 +16,7 @@ node's powering down and the cloud's call."""
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What machines that are gone have cost somebody in one calendar month (UTC), and what was sent home from them."""
+    """What machines that are gone, and traffic, have cost somebody in one calendar month (UTC)."""
 
     kind: str
     """``project`` (a Slurm account), ``user``, or empty: all together."""
@@ -24,12 +24,7 @@ class Spent:
     month: str
     """``2026-11``."""
     currency: str
-    """Empty where only ``bytes_out`` counts."""
     amount: Decimal
-    bytes_out: int = 0
-    """Output of jobs that left the cloud of ``provider``, whether or not their machines are gone."""
-    provider: str = ""
-    """Of ``bytes_out``; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

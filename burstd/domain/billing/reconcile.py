@@ -44,6 +44,8 @@ class OwnUse:
     """It is paid for by time alone: a machine."""
     addresses: Decimal = Decimal(0)
     """Of ``cost``, for its public address."""
+    traffic: Decimal = Decimal(0)
+    """For what came from it, which is not in ``cost``."""
 
 
 @dataclass(slots=True)
@@ -84,8 +86,9 @@ class Reconciliation:
     """By currency: all that burstd charged."""
     there: Mapping[str, Decimal]
     """What the provider charged for the same, and for what bears burstd's tag."""
-    traffic: Mapping[str, Decimal]
-    """What it charged for machines beside their time, by currency."""
+    traffic: Mapping[str, tuple[Decimal, Decimal]]
+    """By currency: what burstd charged for traffic, what the provider did for machines beside their time. They are in
+    none of the other sums."""
     disks: Mapping[str, Decimal]
     """What it charged for disks that bear burstd's tag and have no charge of their own."""
     addresses: Mapping[str, tuple[Decimal, Decimal]]
@@ -106,8 +109,8 @@ def reconcile(own: Mapping[str, OwnUse], there: Mapping[str, ProviderUse], toler
 
     A difference in cost is split into one of time, at burstd's price, and one of price, for the provider's time.
     """
-    here_sums, there_sums, traffic, disks = (defaultdict[str, Decimal](Decimal) for _ in range(4))
-    addresses: defaultdict[str, list[Decimal]] = defaultdict(lambda: [Decimal(0), Decimal(0)])
+    here_sums, there_sums, disks = (defaultdict[str, Decimal](Decimal) for _ in range(3))
+    addresses, traffic = (defaultdict[str, list[Decimal]](lambda: [Decimal(0), Decimal(0)]) for _ in range(2))
     addresses_apart = any(map(_ADDRESS.fullmatch, there))
     found: list[ResourceDifference] = []
     agreed = 0
@@ -116,6 +119,8 @@ def reconcile(own: Mapping[str, OwnUse], there: Mapping[str, ProviderUse], toler
         if addresses_apart and charged.addresses:
             addresses[charged.currency][0] += charged.addresses
             mine = replace(charged, cost=charged.cost - charged.addresses)
+        if charged.traffic:
+            traffic[charged.currency][0] += charged.traffic
         here_sums[mine.currency] += mine.cost
         use = there.get(resource)
         if use is None:
@@ -123,7 +128,7 @@ def reconcile(own: Mapping[str, OwnUse], there: Mapping[str, ProviderUse], toler
                 found.append(_one_sided(resource, mine.name, Difference.NOT_THERE, -mine.cost, mine.currency))
             continue
         if mine.timed and use.other_cost:
-            traffic[use.currency] += use.other_cost
+            traffic[use.currency][1] += use.other_cost
         cost = _cost_there(mine, use)
         there_sums[use.currency or mine.currency] += cost
         some = _differences(resource, mine, use, cost, tolerance)
@@ -140,8 +145,13 @@ def reconcile(own: Mapping[str, OwnUse], there: Mapping[str, ProviderUse], toler
             if use.tagged:
                 there_sums[use.currency] += use.cost + use.other_cost
     found.sort(key=lambda one: (-abs(one.amount), one.resource, one.kind))
-    both = {currency: (here, there) for currency, (here, there) in addresses.items()}
-    return Reconciliation(here_sums, there_sums, traffic, disks, both, agreed, tuple(found))
+    return Reconciliation(
+        here_sums, there_sums, _pairs(traffic), disks, _pairs(addresses), agreed, tuple(found)
+    )  # fmt: skip
+
+
+def _pairs(sums: Mapping[str, list[Decimal]]) -> Mapping[str, tuple[Decimal, Decimal]]:
+    return {currency: (here, there) for currency, (here, there) in sums.items()}
 
 
 def _cost_there(mine: OwnUse, use: ProviderUse) -> Decimal:

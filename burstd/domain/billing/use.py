@@ -43,6 +43,8 @@ class Kind(StrEnum):
     """It served the data of jobs."""
     VOLUME = "volume"
     """No machine: a volume."""
+    TRAFFIC = "traffic"
+    """Output of jobs came home from there."""
     SITE = "site"
     """Jobs on nodes of the site's own."""
     SHARED = "shared"
@@ -106,7 +108,7 @@ class ClaimRun:
 
 
 class Charge(NamedTuple):
-    """What one payer is charged for one kind of use of a machine in one day (UTC)."""
+    """What one payer is charged for one kind of use of a machine, or for traffic of it, in one day (UTC)."""
 
     day: int
     """Days since 1970."""
@@ -120,6 +122,8 @@ class Charge(NamedTuple):
     """Of the time of the machine or volume."""
     corrects: str = ""
     """The closed month (``2026-10``) that it puts right, on the day when that was found; of others empty."""
+    bytes_out: int = 0
+    """Of traffic; of all else 0."""
 
 
 WeightedPayer = tuple[Payer, int]

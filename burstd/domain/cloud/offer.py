@@ -74,13 +74,16 @@ class Offer:
     """When the price was learned, in seconds since 1970; 0: not known."""
     address_price: Decimal = field(default=Decimal(0), compare=False)
     """Of ``price``, what is for the machine's public address."""
+    egress_price: Decimal = field(default=Decimal(0), compare=False)
+    """Of a GB (10^9 bytes) that leaves the provider, in ``currency``."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a name, price or size that cannot be; times are brought within their bounds."""
         for what in ("region", "zone", "instance_type", "currency"):
             valid_name(getattr(self, what), f"the {what} of an offer")
-        if not (self.price.is_finite() and 0 <= self.price <= MAX_PRICE):
-            raise ValueError(f"{self.id}: a price of {str(self.price)[:40]} for an hour cannot be")
+        for price, unit in ((self.price, "an hour"), (self.egress_price, "a GB")):
+            if not (price.is_finite() and 0 <= price <= MAX_PRICE):
+                raise ValueError(f"{self.id}: a price of {str(price)[:40]} for {unit} cannot be")
         if not (self.address_price.is_finite() and 0 <= self.address_price <= self.price):
             part = str(self.address_price)[:40]
             raise ValueError(f"{self.id}: of a price of {self.price} for an hour an address cannot be {part}")

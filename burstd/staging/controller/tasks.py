@@ -227,6 +227,8 @@ class DeliveredOutput:
     size: int
     beside: tuple[str, ...] = ()
     """Files of the working directory that went beside those that had changed at home: their paths in it."""
+    sent: int = 0
+    """Of ``size``, what came from the store, without the holes of files."""
 
 
 @dataclass(frozen=True, slots=True)

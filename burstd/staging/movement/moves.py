@@ -225,10 +225,11 @@ class TransferDispatcher:
         )  # fmt: skip
 
         def done(row: Staging, delivered: DeliveredOutput) -> Staging:
-            return self._store.transition_staging(
-                row.job_id, S.DELIVERING, S.DELIVERED, _delivered_text(delivered), bytes_out=delivered.size, attempts=0,
-                error="",
-            )  # fmt: skip
+            facts = run.facts_of_record(row)
+            job = row.job_id if facts is None else facts.queue_id
+            return self._store.deliver_staging(
+                row.job_id, _delivered_text(delivered), delivered.size, delivered.sent, job
+            )
 
         self.start_task(
             row, run, "home", lambda task: self.transfers.deliver_output(task, summary), done, lane="stage:home"

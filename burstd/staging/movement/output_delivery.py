@@ -168,7 +168,7 @@ class OutputDelivery:
             ):
                 delivery.manifest_roots[posixpath.normpath(job.work_dir)] = None
             self._write_manifests(delivery, summary)
-            return DeliveredOutput(delivery.size, tuple(delivery.beside))
+            return DeliveredOutput(delivery.size, tuple(delivery.beside), restorer.content_bytes)
 
     def _deliver_line(self, delivery: _Delivery, number: int, wanted: StageOut) -> None:
         destination = resolve_location(

@@ -63,6 +63,8 @@ class TreeRestorer:
         self._get = get
         self._store_name = store_name
         self._wait_for_bandwidth = wait_for_bandwidth
+        self.content_bytes = 0
+        """Of all files so far, also of those that were there from an earlier try; without holes."""
 
     def restore(
         self,
@@ -99,9 +101,14 @@ class TreeRestorer:
             writer.reuse = lambda found, contents: self._reuse(tree.prefix, found, contents)
             with closing(stored_entries(self._fetch, tree, self._store_name)) as listed:
                 entries = admitted_entries(listed, tree, single_file_name=bool(name), left_out=on_left_out)
-                total = writer.write(entries, objects)
+                total = writer.write(self._counted(entries), objects)
             writer.offer_for_reuse()
         return total
+
+    def _counted(self, entries: Iterable[ManifestEntry]) -> Iterator[ManifestEntry]:
+        for entry in entries:
+            self.content_bytes += sum(piece.length for piece in entry.pieces if piece.key)
+            yield entry
 
     def _fetch(self, key: str) -> bytes:
         body = self._get(key)

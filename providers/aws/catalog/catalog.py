@@ -161,7 +161,7 @@ class AwsCatalog:
             provider=self._name, region=self._settings.region, zone=ware.zone, instance_type=kind.name, spot=ware.spot,
             shape=Shape(kind.vcpus, int(kind.memory_mib * self._settings.usable_memory), gres),
             price=price.amount + address, currency=self._settings.currency, price_source=price.source,
-            price_at=price.at, address_price=address,
+            price_at=price.at, address_price=address, egress_price=self._settings.egress_gb,
             hardware=Hardware(kind.architecture, kind.gpu_memory_mib, kind.local_disk_gib, fabric, placement),
         )  # fmt: skip
 

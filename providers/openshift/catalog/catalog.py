@@ -79,6 +79,7 @@ class OpenShiftCatalog:
             provider=self._name, region=settings.namespace, zone=zone, instance_type=name, spot=False,
             shape=Shape(size.cpus, size.memory, gres), price=hourly_price(group, size), currency=settings.currency,
             price_source="settings", hardware=_hardware(group, size, own, settings.scratch.size),
+            egress_price=settings.egress_gb,
             capacity_wait_s=settings.autoscale_s if group.autoscaled else settings.unschedulable_s,
         )  # fmt: skip
 

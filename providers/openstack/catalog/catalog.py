@@ -112,7 +112,7 @@ class OpenStackCatalog:
             provider=self._name, region=region, zone=zone, instance_type=flavor.name, spot=False,
             shape=flavor.shape(settings.gpus, settings.usable_memory),
             price=price + settings.address_hour, currency=settings.currency, price_source="settings",
-            address_price=settings.address_hour,
+            address_price=settings.address_hour, egress_price=settings.egress_gb,
             hardware=Hardware(
                 flavor.architecture, local_disk_gib=flavor.ephemeral_gib,
                 placement="server-group" if settings.gang_policy in ("affinity", "soft-affinity") else "",
