@@ -33,6 +33,7 @@ WRITES = frozenset(
         "record_remarks",
         "make_staging",
         "transition_staging",
+        "deliver_staging",
         "update_staging",
         "purge",
     }

@@ -31,7 +31,7 @@ _USER_COMMANDS = frozenset({"retry", "discard"})
 """Commands of a person, who is told the error."""
 _NOT_STEPS = frozenset({"run_of", "handle_hook", "add_task", "remove_task", "has_undelivered_output"})
 """What the mechanism itself is made of: a look into a mapping, a change of one, two comparisons."""
-_STORE = ("make_staging", "transition_staging", "update_staging", "find_staging")
+_STORE = ("make_staging", "transition_staging", "deliver_staging", "update_staging", "find_staging")
 _MODULES = (
     "submission.quota",
     "controller.decision",
