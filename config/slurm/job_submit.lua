@@ -1,4 +1,4 @@
--- Has the scripts of jobs with '#BURST container' start in their image: their first line becomes burstd's. Stages the
+-- Tells users of '#burst' lines that nobody reads. Has the scripts of jobs with '#BURST container' start in their image: their first line becomes burstd's. Stages the
 -- working directory of every batch job in some partitions. Has jobs that require machines by their comment wait for burstd. Submits jobs of projects to their projects' partitions. Before Slurm 23.02, whose burst_buffer/lua does not say whose
 -- job it is, sbatch also refuses input that its user may not read; without this file such a job is taken, and held with
 -- the reason when its turn comes. Needs JobSubmitPlugins=lua.
@@ -88,6 +88,38 @@ end
 -- Whether a job may start in this partition.
 local function is_for(job, name, part_list)
   return string.find("," .. partitions_of(job, part_list) .. ",", "," .. name .. ",", 1, true) ~= nil
+end
+
+-- The first words of '#BURST' lines.
+local directive_names = {}
+for name in string.gmatch("stage_in stage_out dataset scratch checkpoint volume workdir container help", "%S+") do
+  directive_names[name] = true
+end
+local MAX_TOLD = 5
+
+-- Tells of lines that look like directives, and that Slurm and burstd do not read.
+local function tell_of_unread_lines(job)
+  local script = job.script or ""
+  if not string.find(script, "#[ \t]*[Bb][Uu][Rr][Ss][Tt][ \t]") then
+    return
+  end
+  local number, above_commands, told = 0, true, 0
+  for line in string.gmatch(script .. "\n", "([^\n]*)\n") do
+    number = number + 1
+    above_commands = above_commands and (line == "" or string.sub(line, 1, 1) == "#")
+    local mark, name = string.match(line, "^(#[ \t]*[Bb][Uu][Rr][Ss][Tt])[ \t]+([%a_]+)")
+    if directive_names[name] and above_commands ~= (mark == "#BURST") then
+      told = told + 1
+      if told > MAX_TOLD then
+        slurm.log_user("there are more such lines")
+        return
+      elseif above_commands then
+        slurm.log_user("line %d: '%s %s' is a comment, and nothing comes of it: write '#BURST %s'", number, mark, name, name)
+      else
+        slurm.log_user("line %d: nothing comes of '#BURST %s' below the first command: put it above", number, name)
+      end
+    end
+  end
 end
 
 local function add_workdir(job, part_list)
@@ -250,6 +282,7 @@ end
 local function check(job, submit_uid, part_list)
   read_projects()
   tell_interactive(job, part_list)
+  tell_of_unread_lines(job)
   add_workdir(job, part_list)
   wait_for_burstd(job, part_list)
   if use_project(job, part_list) ~= slurm.SUCCESS then

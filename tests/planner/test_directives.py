@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import string
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burstd.domain.staging import Access, CheckpointLine, Directives, OutputCondition, StageIn, StageOut, VolumeLine
+from burstd.share import share_path
 from burstd.staging.directives.lexer import (
     canonical,
     escape_pattern,
@@ -20,7 +22,7 @@ from burstd.staging.directives.lexer import (
     resolve_pattern,
     tokenize,
 )
-from burstd.staging.directives.parser import directive_help, format_directives, parse_directives
+from burstd.staging.directives.parser import USAGE, directive_help, format_directives, parse_directives
 
 R, C = Access.READ_ONLY, Access.COPY
 
@@ -397,3 +399,10 @@ def test_an_unquoted_pattern_means_what_fnmatch_means(pattern: str, name: str) -
     words = tokenize(pattern.replace(" ", "\\ "))
     if words:
         assert fnmatch.fnmatchcase(name, words[0].pattern) == fnmatch.fnmatchcase(name, pattern)
+
+
+def test_the_submit_plugin_warns_of_every_directive() -> None:
+    text = share_path("config", "slurm", "job_submit.lua").read_text(encoding="utf-8")
+    found = re.search(r'string.gmatch\("([a-z_ ]+)", "%S\+"\)', text)
+    assert found is not None
+    assert found[1].split() == list(USAGE)

@@ -317,3 +317,27 @@ def test_whoever_calls_srun_where_it_cannot_work_is_told(rig: StageRig) -> None:
         assert told not in rig.cluster.sh("sbatch -p onprem -t1 --wrap true 2>&1", "ada")
     finally:
         file.write_text(before, encoding="utf-8")
+
+
+UNREAD = """\
+#burst stage_in /data
+# BURST scratch 1G
+##BURST scratch 1G
+# burst of work
+#BURST stage_in /data
+true
+#BURST stage_out . to out
+# BURST stage_out . to out"""
+
+
+def test_lines_that_look_like_directives_and_are_none_are_told(rig: StageRig) -> None:
+    if not rig.cluster.head.path("/etc/slurm/job_submit.lua").exists():
+        pytest.skip("the plug-in is for 22.05")
+    rig.cluster.head.path("/home/ada/job.sh").write_text(f"#!/bin/bash\n{UNREAD}\n", encoding="utf-8")
+    said = rig.cluster.sh("sbatch --hold -p onprem --mem=100 -o /dev/null job.sh 2>&1", "ada").splitlines()
+    assert said[:-1] == [
+        "sbatch: line 2: '#burst stage_in' is a comment, and nothing comes of it: write '#BURST stage_in'",
+        "sbatch: line 3: '# BURST scratch' is a comment, and nothing comes of it: write '#BURST scratch'",
+        "sbatch: line 8: nothing comes of '#BURST stage_out' below the first command: put it above",
+    ]
+    assert said[-1].startswith("Submitted batch job ")
