@@ -61,9 +61,11 @@ def node(pool: Pool, name: str) -> Node:
     )  # fmt: skip
 
 
+MAIN = {"main": {"Nodes": "main[1-4]", "State": "UP"}}
 MATCHING_SLURM = RunningSlurm(
     parse_config(CONFIG),
     {
+        **MAIN,
         "burst": {"Nodes": "cpu1,gpu[01-10]", "State": "UP", "SuspendTime": "GLOBAL"},
         "gpu": {"Nodes": "gpu[01-10],main[1-4]", "State": "UP"},
     },
@@ -147,18 +149,19 @@ def test_before_23_11_a_node_gives_its_gpus_whole_or_in_shards(
         **MATCHING_SLURM.config, "SLURM_VERSION": version, "AccountingStorageEnforce": enforce,
         "GresTypes": "gpu,shard", "PrivateData": "cloud",
     }  # fmt: skip
-    partitions = {
+    partitions = MAIN | {
         name: {"Nodes": "g[1-2]", "State": "UP", "QoS": its} for name, its in zip(("burst", "big"), qos, strict=True)
     }
     running = RunningSlurm(config, partitions, [node(SHARED, s) for s in SHARED.slots], limits)
-    assert [f.subject for f in compare_slurm_conf([SHARED], OPTIONS, running)] == found
+    both = replace(SHARED, partitions=("burst", "big"))
+    assert [f.subject for f in compare_slurm_conf([both], OPTIONS, running)] == found
 
 
 @pytest.mark.parametrize("word", ["LL_SHARED_GRES", "MULTIPLE_SHARING_GRES_PJ"])
 def test_other_ways_to_choose_gpus_are_named(word: str) -> None:
     config = {**MATCHING_SLURM.config, "SelectTypeParameters": f"CR_CPU_MEMORY,{word}", "GresTypes": "gpu,shard"}
     running = RunningSlurm(
-        config, {"burst": {"Nodes": "g[1-2]", "State": "UP"}}, [node(SHARED, s) for s in SHARED.slots]
+        config, MAIN | {"burst": {"Nodes": "g[1-2]", "State": "UP"}}, [node(SHARED, s) for s in SHARED.slots]
     )
     (found,) = compare_slurm_conf([SHARED], OPTIONS, running)
     assert (found.subject, found.recommended) == ("SelectTypeParameters", True)
@@ -333,7 +336,7 @@ def test_nodes_that_differ_are_named_together() -> None:
 
 
 def test_partitions_that_differ_are_named() -> None:
-    partitions = {"burst": {"Nodes": "gpu[01-09],cpu1", "State": "DOWN", "SuspendTime": "300"}}
+    partitions = MAIN | {"burst": {"Nodes": "gpu[01-09],cpu1", "State": "DOWN", "SuspendTime": "300"}}
     found = compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, partitions=partitions))
     assert [(f.subject, f.found) for f in found] == [
         ("partition burst", "Nodes=gpu[01-09],cpu1"),
@@ -341,6 +344,20 @@ def test_partitions_that_differ_are_named() -> None:
         ("partition burst", "SuspendTime=300"),
         ("partition gpu", "not there"),
     ]
+
+
+def test_a_partition_that_takes_in_slots_is_named() -> None:
+    everything = {**MATCHING_SLURM.partitions, "debug": {"Nodes": "cpu1,gpu[01-04],op[1-9]", "State": "UP"}}
+    [found] = compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, partitions=everything))
+    assert (found.subject, found.found) == ("partition debug", "Nodes=cpu1,gpu[01-04],op[1-9]")
+    assert "rented nodes (cpu1,gpu[01-04])" in found.consequence
+    assert "add debug to the pool's partitions" in found.remedy
+
+
+def test_partitions_to_keep_that_slurm_does_not_have_are_named() -> None:
+    there = {name: fields for name, fields in MATCHING_SLURM.partitions.items() if name != "main"}
+    [found] = compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, partitions=there))
+    assert (found.subject, found.found) == ("keep_partitions", "Slurm has no partition main")
 
 
 CONFIG_FOLDER = Path(__file__).parents[2] / "config"

@@ -12,7 +12,14 @@ from burstd.slurm.commands import nodes
 from burstd.slurm.commands.controller import parse_config, slurmctld_version
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres, text_or_empty
 from burstd.slurm.commands.run import SlurmCommands
-from burstd.slurm.config.projects import NODE_GRES, SHARDS, WHOLE_OR_SHARED_SINCE, leaves, pair_names
+from burstd.slurm.config.projects import (
+    NODE_GRES,
+    SHARDS,
+    WHOLE_OR_SHARED_SINCE,
+    is_of_project,
+    leaves,
+    pair_names,
+)
 from burstd.slurm.config.render import (
     NODE_PROLOG,
     NODE_PROLOG_FILE,
@@ -115,6 +122,8 @@ def compare_slurm_conf(
         *_shards(pools, running, known.version),
         *_counted(known, running),
         *_partitions(pools, known, running),
+        *_kept_partitions(known, running),
+        *_strange_partitions(pools, known, running),
         *_submission(running),
     ]
     return sorted(found, key=lambda f: f.recommended)
@@ -410,6 +419,38 @@ def _partitions(pools: Sequence[Pool], options: SlurmConfOptions, running: Runni
                 f"SuspendTime={idle}",
                 "slurmctld powers down nodes that burstd still uses",
                 "remove SuspendTime from the PartitionName line",
+            )
+
+
+def _kept_partitions(options: SlurmConfOptions, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
+    missing = sorted(set(options.onprem_partitions) - running.partitions.keys())
+    if missing:
+        yield SlurmConfFinding(
+            "keep_partitions",
+            "partitions of the site's own nodes",
+            f"Slurm has no partition {' and no partition '.join(missing)}",
+            "nothing keeps power saving from powering down the site's own nodes",
+            "name them as Slurm does, in slurm.keep_partitions of burstd.toml and in SuspendExcParts of slurm.conf",
+        )
+
+
+def _strange_partitions(
+    pools: Sequence[Pool], options: SlurmConfOptions, running: RunningSlurm
+) -> Iterator[SlurmConfFinding]:
+    """Partitions that no pool names and that have slots all the same: Nodes=ALL takes in every NodeName."""
+    named = {name for pool in pools for name in pool.partitions} | pair_names(options.projects)
+    slots = {slot for pool in pools for slot in pool.slots}
+    for name, fields in running.partitions.items():
+        taken = slots.intersection(expand_hosts(fields.get("Nodes", "")))
+        if taken and name not in named and not is_of_project(name, running.partitions):
+            yield SlurmConfFinding(
+                f"partition {name}",
+                "the site's own nodes alone",
+                f"Nodes={fields['Nodes']}",
+                f"its jobs start on rented nodes ({compress(taken)}) while these are up, and wait for slots without a "
+                "machine; burstd starts none for them",
+                "list the site's own nodes in the PartitionName line, in the place of Nodes=ALL, and run scontrol "
+                f"reconfigure; or, where the jobs may burst, add {name} to the pool's partitions in burstd.toml",
             )
 
 
