@@ -96,11 +96,12 @@ class OpenStackReader:
     def runs(self, text: str) -> str:
         """These commands."""
         keep = f"{{ declare -px OS_CLOUD cluster home; declare -p project server 2>&-; declare -f; }} >{self._known}"
-        program = Path(self.cloud.services.program("openstack"))
+        program, client = Path(self.cloud.services.program("openstack")), Path(conf.__file__).parent / "client"
         with self.cloud.reach():
             done = subprocess.run(
                 ["bash", "-eu", "-o", "pipefail", "-c", f". {self._known}\n{text}\n{keep} || true"], cwd=self.folder,
-                env={"PATH": f"{program.parent}:/usr/bin:/bin", "OS_CLIENT_CONFIG_FILE": str(self._clouds)},
+                env={"PATH": f"{program.parent}:/usr/bin:/bin", "OS_CLIENT_CONFIG_FILE": str(self._clouds),
+                     "PYTHONPATH": str(client)},
                 capture_output=True, text=True, check=False, timeout=300,
             )  # fmt: skip
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
