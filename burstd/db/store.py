@@ -62,7 +62,7 @@ from burstd.db.tables import (
 from burstd.domain.billing.closing import ClosedMonth
 from burstd.domain.billing.costs import Spent
 from burstd.domain.billing.site_runs import SiteRun
-from burstd.domain.billing.use import ClaimRun
+from burstd.domain.billing.use import ClaimRun, Payer
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock
 from burstd.domain.job_use import JobUse, NodeUse
@@ -474,17 +474,17 @@ class Store(StoreReader):
         with self._database.writing() as session:
             return self._stagings.update(session, job_id, reason, cause, {"reason": reason})
 
-    def deliver_staging(self, job_id: str, reason: str, size: int, sent: int, job: str) -> Staging:
+    def deliver_staging(self, job_id: str, reason: str, size: int, sent: int, payer: Payer) -> Staging:
         """Brings a job's data from DELIVERING into DELIVERED, and charges its owner for traffic; returns it.
 
-        ``size``: bytes of its output; ``sent``: those that came from a cloud; ``job``: its id in the queue. Raises as
-        ``transition_staging``.
+        ``size``: bytes of output; ``sent``: those that came from a cloud; ``payer``: with the job's id in the queue.
+        Raises as ``transition_staging``.
         """
         with self._database.writing() as session:
             delivered = self.transition_staging(
                 job_id, StageState.DELIVERING, StageState.DELIVERED, reason, bytes_out=size, attempts=0, error=""
             )
-            charged = traffic.charge_output(session.connection(), delivered, job, sent, self._clock.now())
+            charged = traffic.charge_output(session.connection(), delivered.nodes, payer, sent, self._clock.now())
             if charged is not None:
                 self._ledger.book_charges(session, charged.currency, (), [charged.charge])
             return delivered

@@ -37,7 +37,7 @@ def deliver(store: Store, job: str, slot: str = "gpu001", *, size: int = GB, que
     states = transitions_to(StageState.DELIVERING)
     for old, new in pairwise(states):
         store.transition_staging(job, old, new, "so", nodes=(slot,))
-    store.deliver_staging(job, "home", size + 5, size, queue_id or job)
+    store.deliver_staging(job, "home", size + 5, size, Payer(queue_id or job, "ann", "proj", "asked"))
 
 
 def traffic(store: Store, clock: ManualClock) -> list[tuple[str, Charge]]:
@@ -72,8 +72,8 @@ def test_output_is_charged_to_its_owner_on_the_day_on_which_it_came(store: Store
         ({"c2": ANN._replace(job="17_3")}, "17_3", "c2", ANN._replace(job="17_3")),
         ({"c1": ANN, "c2": ANN}, "17", "c2", ANN),
         ({"c1": ANN}, "17", "c1", ANN),
-        ({}, "17", "c1", Payer("17", "ann", "proj")),
-        ({"c2": ANN._replace(user="bob")}, "17", "c1", Payer("17", "ann", "proj")),
+        ({}, "17", "c1", Payer("17", "ann", "proj", "asked")),
+        ({"c2": ANN._replace(user="bob")}, "17", "c1", Payer("17", "ann", "proj", "asked")),
     ],
     ids=["task of an array", "ran twice", "another machine came since", "no run on record", "a number given again"],
 )
@@ -150,7 +150,7 @@ def _deliver_and_die(place: str, statement: int) -> None:
     event.listen(store._database.engine, "before_cursor_execute", count)
     event.listen(store._database.engine, "commit", count)
     if store.staging("17").state is StageState.DELIVERING:
-        store.deliver_staging("17", "home", GB, GB, "17")
+        store.deliver_staging("17", "home", GB, GB, ANN)
     os._exit(0)
 
 

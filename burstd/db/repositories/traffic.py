@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection, and_, func, insert, or_, select, update
@@ -14,40 +15,41 @@ from burstd.domain.billing.costs import month_of
 from burstd.domain.billing.traffic import traffic_charge
 from burstd.domain.billing.use import DAY_S, Kind, Payer
 from burstd.domain.claim import Claim
-from burstd.domain.staging import Staging
 
 _FIRST = 10**9
 """From this number on a claim's charges are of traffic: those before are written anew."""
 _NODES = 500
 
 
-def charge_output(connection: Connection, staging: Staging, job: str, size: int, now: float) -> MonthCharge | None:
+def charge_output(
+    connection: Connection, nodes: Sequence[str], payer: Payer, size: int, now: float
+) -> MonthCharge | None:
     """Charges a job's owner for ``size`` bytes that left the cloud of its machine; None: they cost nothing.
 
-    ``job``: as in the queue. The machine is the one that the job ran on last; else the latest of its nodes.
+    The machine is the one that the job ran on last; else the latest of ``nodes``. ``payer``: where no run is on record.
     """
-    claim = _machine_of(connection, staging, job)
+    claim = _machine_of(connection, nodes, payer)
     if claim is None or not claim.offer.egress_price:
         return None
-    payer = owners_of(connection, {job}).get(job)
-    if payer is None or payer.user != staging.user:
-        payer = Payer(job, staging.user, staging.account)
+    known = owners_of(connection, {payer.job}).get(payer.job)
+    if known is not None and known.user == payer.user:
+        payer = known._replace(job=payer.job)
     price, first_open = claim.offer.egress_price, first_open_day(connection)
-    charge = traffic_charge(now, payer._replace(job=job), size, price, first_open)
+    charge = traffic_charge(now, payer, size, price, first_open)
     if charge is None:
         return None
-    known = (CHARGE.c.claim_id == claim.id, CHARGE.c.kind == Kind.TRAFFIC)
-    last = connection.execute(select(func.max(CHARGE.c.number)).where(*known)).scalar()
+    others = (CHARGE.c.claim_id == claim.id, CHARGE.c.kind == Kind.TRAFFIC)
+    last = connection.execute(select(func.max(CHARGE.c.number)).where(*others)).scalar()
     [row] = charge_rows(claim, [charge], _FIRST if last is None else last + 1)
     connection.execute(insert(CHARGE), row)
     return charge_of_row(row)
 
 
-def _machine_of(connection: Connection, staging: Staging, job: str) -> Claim | None:
-    runs = select(CLAIM_RUN.c.claim_id).where(CLAIM_RUN.c.job == job, CLAIM_RUN.c.user == staging.user)
+def _machine_of(connection: Connection, nodes: Sequence[str], payer: Payer) -> Claim | None:
+    runs = select(CLAIM_RUN.c.claim_id).where(CLAIM_RUN.c.job == payer.job, CLAIM_RUN.c.user == payer.user)
     ran_on = connection.execute(runs.order_by(CLAIM_RUN.c.started.desc()).limit(1)).scalar() or ""
-    made_for = select(CLAIM_JOB.c.claim_id).where(CLAIM_JOB.c.job == job)
-    there = select(CLAIM).where(CLAIM.c.slot.in_(staging.nodes[:_NODES]))
+    made_for = select(CLAIM_JOB.c.claim_id).where(CLAIM_JOB.c.job == payer.job)
+    there = select(CLAIM).where(CLAIM.c.slot.in_(nodes[:_NODES]))
     order = ((CLAIM.c.id == ran_on).desc(), CLAIM.c.id.in_(made_for).desc(), CLAIM.c.created.desc())
     row = connection.execute(there.order_by(*order).limit(1)).mappings().one_or_none()
     return None if row is None else value_from_row(Claim, row)

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from burstd.db import Store, stage_subject
+from burstd.domain.billing.use import Payer
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.clock import Clock, backoff_s
 from burstd.domain.errors import BurstdError
@@ -226,9 +227,10 @@ class TransferDispatcher:
 
         def done(row: Staging, delivered: DeliveredOutput) -> Staging:
             facts = run.facts_of_record(row)
-            job = row.job_id if facts is None else facts.queue_id
+            job, partitions = (row.job_id, ()) if facts is None else (facts.queue_id, facts.partitions)
+            payer = Payer(job, row.user, row.account, partitions[0] if len(partitions) == 1 else "")
             return self._store.deliver_staging(
-                row.job_id, _delivered_text(delivered), delivered.size, delivered.sent, job
+                row.job_id, _delivered_text(delivered), delivered.size, delivered.sent, payer
             )
 
         self.start_task(
