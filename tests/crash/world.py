@@ -80,7 +80,8 @@ def pools(*, spot: bool = False, reuse: bool = False) -> dict[str, Pool]:
     made = {}
     for name, slots, shape in (("cpu", CPU_SLOTS, CPU), ("gpu", GPU_SLOTS, GPU)):
         rules = tuple(OfferRule(p, (f"{name}.*",), markets=markets) for p in ("alpha", "beta"))
-        made[name] = Pool(name, slots, ("burst",), shape, rules, fabric_test=FabricTest("ib_write_bw", 60, 10))
+        fabric = FabricTest("ib_write_bw", 60, 10)
+        made[name] = Pool(name, slots, ("burst",), shape, rules, fabric_test=fabric, cpu_jobs=True)
     if reuse:
         cpu = made["cpu"] = replace(made["cpu"], reuse_from=("other",))
         made["other"] = replace(cpu, name="other", slots=OTHER_SLOTS, partitions=("other",), reuse_from=("cpu",))
