@@ -117,6 +117,8 @@ def _fault_message(detail: ErrorDetails, model: type[BaseModel], path: KeyPath, 
             return "must have at least one entry"
         case "value_error":
             text = str(detail["ctx"]["error"]) if "ctx" in detail else detail["msg"]
+        case "string_pattern_mismatch" if "https?://" in detail["ctx"]["pattern"]:
+            text = "must begin with http:// or https://"
         case "literal_error" | "enum":
             text = f"must be {detail['ctx']['expected']}"
             if isinstance(given, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -70,6 +70,7 @@ def resolve_plugins(settings: Settings, plugins: PluginRegistry, *, check_files:
                 f"{', '.join(known) or 'none'}"
             )
             faults.append(SettingsFault(("policies", name), text + _broken_files(plugins)))
+    faults += _unknown_names(settings)
     faults += _trees_without_ssh(settings, providers)
     faults += currency_faults(settings, {name: getattr(p.settings, "currency", "") for name, p in providers.items()})
     if faults:
@@ -83,6 +84,20 @@ def unused_policy_tables(settings: Settings) -> Iterator[SettingsFault]:
         if name not in settings.policies.chain:
             place = ("policies", name)
             yield SettingsFault(place, "has no effect: the policy is not in 'chain'", settings.source.line(place))
+
+
+def _unknown_names(settings: Settings) -> Iterator[SettingsFault]:
+    """In the tables ``pools`` and ``providers`` of policies: the limit of a pool that is not there limits nothing."""
+    of_all: Mapping[str, Collection[str]] = {"pools": settings.pools, "providers": settings.providers}
+    for policy in settings.policies.chain:
+        table = settings.policies.policy_tables.get(policy, {})
+        for key, known in of_all.items():
+            entries = table.get(key)
+            for name in entries if isinstance(entries, Mapping) else ():
+                if name != "*" and name not in known:
+                    guess, there = did_you_mean(name, known) or ";", ", ".join(known) or "none"
+                    text = f"there is no [{key}.{name}]{guess} {key}: {there}"
+                    yield SettingsFault(("policies", policy, key, name), text)
 
 
 def _trees_without_ssh(settings: Settings, providers: Mapping[str, ResolvedPlugin]) -> Iterator[SettingsFault]:

@@ -46,7 +46,7 @@ class AwsSettings(BaseModel):
     region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
     profile: str = ""
     """Of ~/.aws/config of the user that burstd runs as; empty: what boto3 finds (instance role, environment ...)."""
-    endpoint_url: str = ""
+    endpoint_url: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
     """Instead of Amazon's own, for every service: a mock."""
 
     subnets: Annotated[Names, Field(min_length=1)]

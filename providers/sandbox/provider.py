@@ -64,7 +64,7 @@ class SandboxSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: str = "http://10.77.0.1:8470"
+    url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "http://10.77.0.1:8470"
     token_file: Path = Field(default=Path("/etc/burstd/sandbox.token"), json_schema_extra={"secret": True})
     egress_gb: Annotated[Decimal, Field(ge=0)] = Decimal(0)
     """What a GB (10^9 bytes) costs that leaves the sandbox, which has no price for it itself."""

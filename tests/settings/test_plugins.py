@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,6 +21,7 @@ class CloudSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
     region: str
     retries: int = 3
+    url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "http://sky"
     credentials_file: Path | None = Field(default=None, json_schema_extra={"secret": True})
 
 
@@ -34,6 +35,15 @@ class Plugin:
     settings: type[Any]
     make: Callable[..., Any] = dict
     has_ssh: bool = True
+
+
+POOL = """[pools.gpu]
+nodes = 'g1'
+partitions = ['p']
+cpus = 1
+memory = 1
+offers = [{ provider = 'here' }]
+"""
 
 
 def missing_sdk() -> object:
@@ -103,6 +113,21 @@ def test_settings_reach_the_plug_ins_in_the_order_of_the_chain() -> None:
         ("", "['idel']", "line 2: policies.chain[0]: there is no policy 'idel'; did you mean 'idle'? installed: idle,"),
         ("[policies.idel]", "[]", "line 3: policies.idel: no policy is called 'idel'; did you mean 'idle'?"),
         ("[policies.idle]\nafter = 3", "['idle']", "line 4: policies.idle.after: there is no such key; did you mean"),
+        (
+            f"{POOL}[providers.here]\nkind = 'pods'\n[policies.idle.pools.gpuu]",
+            "['idle']",
+            "line 11: policies.idle.pools.gpuu: there is no [pools.gpuu]; did you mean 'gpu'? pools: gpu",
+        ),
+        (
+            "[policies.limits.providers.here]",
+            "['limits']",
+            "line 3: policies.limits.providers.here: there is no [providers.here]; providers: none",
+        ),
+        (
+            "[providers.s]\nkind = 'cloud'\nregion = 'a'\nurl = '10.0.0.1:80'",
+            "[]",
+            "line 6: providers.s.url: must begin with http:// or https:// (it is '10.0.0.1:80')",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named_at_its_line(text: str, chain: str, says: str) -> None:
