@@ -448,6 +448,10 @@ def test_nodes_of_the_site_are_closed_in_a_file_of_their_own_and_corrected(store
         ("1", "2026-11-01", "-3.600000", "2026-10"), ("2", "2026-11-01", "7.200000", "2026-10"),
     ]  # fmt: skip
     check_unchanged(store)
+    store.save_site_runs([SITE_RUN], [])  # it runs after all
+    store.save_site_runs([], [replace(SITE_RUN, ended=at(10, 31, 23) + 1800)])
+    assert store.job_site_cost("1") == {"EUR": Decimal("5.400000")}
+    check_unchanged(store)
 
 
 def test_months_that_were_closed_without_volumes_keep_their_hash(place: str) -> None:

@@ -13,7 +13,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
-    Table,
     Text,
     delete,
     func,
@@ -117,7 +116,7 @@ def _put_on_record(
     after = [*kept.values(), *unfrozen(cost, kept.values(), first_open)]
     if sorted(before) != sorted(after):
         of_it = (CHARGE.c.claim_id == thing.id, OF_TIME)
-        connection.execute(delete(CHARGE).where(*of_it, *not_frozen(CHARGE, first_open)))
+        connection.execute(delete(CHARGE).where(*of_it, *_not_frozen(first_open)))
         _add(connection, thing, after[len(kept) :], kept)
     return before, after
 
@@ -154,10 +153,10 @@ def first_open_day(connection: Connection) -> int:
     return days_of(last).stop if last else 0
 
 
-def not_frozen(table: Table, first_open: int) -> tuple[ColumnElement[bool], ...]:
-    """As ``is_frozen`` has it, of charges in a table."""
-    corrects = table.c.corrects
-    return table.c.day >= first_open, or_(corrects == "", corrects >= day_text(first_open)[:7])
+def _not_frozen(first_open: int) -> tuple[ColumnElement[bool], ...]:
+    """As ``is_frozen`` has it."""
+    corrects = CHARGE.c.corrects
+    return CHARGE.c.day >= first_open, or_(corrects == "", corrects >= day_text(first_open)[:7])
 
 
 def _charges_on_record(

@@ -11,13 +11,13 @@ from math import ceil
 from operator import add
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, exists, func, insert, select
 
 from burstd.db.database import chunks, job_or_part
 from burstd.db.repositories.bill import BillGrouping, dearest_first
-from burstd.db.repositories.charges import first_open_day, not_frozen
+from burstd.db.repositories.charges import first_open_day
 from burstd.db.tables import SITE_CHARGE, SITE_RUN
-from burstd.domain.billing.closing import days_of, is_frozen, unfrozen
+from burstd.domain.billing.closing import days_of, unfrozen
 from burstd.domain.billing.costs import MICRO
 from burstd.domain.billing.site_runs import SiteCharge, SiteRun, site_charges
 from burstd.domain.billing.use import DAY_S, Charge, Kind, Payer, day_text
@@ -39,14 +39,15 @@ _COLUMNS: Mapping[str, ColumnElement[object]] = {
 def save_site_runs(connection: Connection, begun: Sequence[SiteRun], ended: Sequence[SiteRun]) -> None:
     """Writes runs that have begun, and charges those that have ended; what is on record of a run is written anew.
 
-    Charges of closed months stay: what differs there is charged as a correction.
+    Charges of closed months stay: what differs there is charged as a correction. Those of months that are open are
+    written anew as well: a run has one for each month that it corrects.
     """
     runs = (*begun, *ended)
     if not runs:
         return
     names = [{f"b_{key}": value for key, value in zip(_KEY, _key(run), strict=True)} for run in runs]
     first_open, on_record = first_open_day(connection), _charges_on_record(connection, runs)
-    for table, others in ((SITE_RUN, ()), (SITE_CHARGE, not_frozen(SITE_CHARGE, first_open))):
+    for table, others in ((SITE_RUN, ()), (SITE_CHARGE, (SITE_CHARGE.c.day >= first_open,))):
         connection.execute(
             delete(table).where(*(table.c[key] == bindparam(f"b_{key}") for key in _KEY), *others), names
         )
@@ -56,7 +57,7 @@ def save_site_runs(connection: Connection, begun: Sequence[SiteRun], ended: Sequ
             [{**_name(run), "started": run.started, "share": run.share, "price": run.price} for run in begun],
         )
     for run in ended:
-        kept = [one for one in on_record[_key(run)] if is_frozen(one, first_open)]
+        kept = [one for one in on_record[_key(run)] if one.day < first_open]
         cost = site_charges(run, run.started if run.ended is None else run.ended)
         _write(connection, run, unfrozen(cost, kept, first_open))
 
@@ -122,7 +123,7 @@ def reopen(connection: Connection, first_open: int) -> None:
     names = [{f"b_{key}": value for key, value in zip(_KEY, _key(run), strict=True)} for run in runs]
     if names:
         same = (SITE_CHARGE.c[key] == bindparam(f"b_{key}") for key in _KEY)
-        connection.execute(delete(SITE_CHARGE).where(*same, *not_frozen(SITE_CHARGE, first_open)), names)
+        connection.execute(delete(SITE_CHARGE).where(*same, SITE_CHARGE.c.day >= first_open), names)
     late = (SITE_CHARGE.c.corrects != "", SITE_CHARGE.c.day >= first_open)
     rows = connection.execute(select(SITE_CHARGE).where(*late)).mappings().all()
     connection.execute(delete(SITE_CHARGE).where(*late))
@@ -139,9 +140,9 @@ def reopen(connection: Connection, first_open: int) -> None:
 def purge(connection: Connection, end: int) -> None:
     """Forgets charges before a day, which begins a month; all from the first month on that has some of a run that goes
     on stay."""
-    runs = open_site_runs(connection)
-    on_record = _charges_on_record(connection, runs)
-    first = min([end, *(charge.day for run in runs for charge in on_record[_key(run)])])
+    going_on = exists().where(*(SITE_RUN.c[key] == SITE_CHARGE.c[key] for key in _KEY))
+    found = select(func.min(SITE_CHARGE.c.day)).where(SITE_CHARGE.c.day < end, going_on)
+    first = connection.execute(found).scalar() or end
     connection.execute(delete(SITE_CHARGE).where(SITE_CHARGE.c.day < days_of(day_text(first)[:7]).start))
 
 
