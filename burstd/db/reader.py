@@ -510,6 +510,20 @@ class StoreReader:
                 found[claim.offer.currency][charge.day] += charge.amount
         return found
 
+    def volume_costs(self, since: float) -> Mapping[str, int]:
+        """By currency, what volumes cost by now from the day (UTC) of ``since`` on, in millionths."""
+        first, found = int(since // DAY_S), defaultdict[str, int](int)
+        wanted = (CHARGE.c.day >= first, CHARGE.c.kind == Kind.VOLUME)
+        sums = select(CHARGE.c.currency, func.sum(CHARGE.c.amount)).where(*wanted).group_by(CHARGE.c.currency)
+        with self._database.reading() as connection:
+            for currency, amount in connection.execute(sums):
+                found[currency] += int(amount)
+            live = [value_from_row(Volume, row) for row in connection.execute(_LIVE_VOLUMES).mappings()]
+            more = charges.volume_charges_so_far(connection, live, self._clock.now())
+        for volume in live:
+            found[volume.currency] += sum(charge.amount for charge in more[volume.id] if charge.day >= first)
+        return found
+
     def charge_page(
         self, since: float, until: float, cursor: charge_pages.Cursor, rows: int, user: str = ""
     ) -> tuple[list[charge_pages.ChargeLine], charge_pages.Cursor | None]:

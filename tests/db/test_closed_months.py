@@ -21,6 +21,7 @@ from burstd.db import Cursor, Store
 from burstd.db.repositories.bill import BillGrouping
 from burstd.db.tables import CHARGE, CLOSED_MONTH
 from burstd.domain.billing.closing import COLUMNS, RULE, ClosedMonth, close_month, days_of, month_file, site_month_file
+from burstd.domain.billing.costs import MICRO
 from burstd.domain.billing.site_runs import SiteRun
 from burstd.domain.billing.use import DAY_S, WHOLE, ClaimRun, Kind, Payer
 from burstd.domain.claim import ClaimState
@@ -407,6 +408,7 @@ def test_volumes_are_closed_with_the_month_and_corrected_as_machines_are(store: 
         assert {part.corrects: str(part.cost) for part in line.parts} == {"2026-10": "3.000000", "": cost}
         lines, _ = store.charge_page(at(11, 1), until, Cursor(clock.time), 1000)
         assert amount(lines) == line.cost
+        assert store.volume_costs(at(11, 1)) == {"EUR": volumes(at(11, 1), clock.time) / MICRO}
         check_unchanged(store)
     assert len(store.closed_months()) == 2
     store.transition_volume("v1", VolumeState.AVAILABLE, VolumeState.REMOVING, "given up")

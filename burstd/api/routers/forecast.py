@@ -20,7 +20,7 @@ from burstd.domain.billing.forecast import (
     MonthForecast,
     committed_days,
     month_forecast,
-    volumes_of_month,
+    volumes_to_come,
 )
 from burstd.domain.billing.use import DAY_S
 from burstd.domain.snapshot import Snapshot
@@ -49,9 +49,13 @@ def forecast_view(backend: Backend) -> ForecastView:
     }  # fmt: skip
     costs = backend.reader.daily_costs(now - MAX_DAYS * DAY_S)
     by_currency: dict[str, list[Volume]] = defaultdict(list)
-    for volume in backend.reader.volumes(gone=True):
+    for volume in backend.reader.volumes():
         by_currency[volume.currency].append(volume)
-    found = {currency: volumes_of_month(some, now) for currency, some in by_currency.items()}
+    spent = backend.reader.volume_costs(days_of(month_of(now)).start * DAY_S)
+    found = {
+        currency: (spent.get(currency, 0), volumes_to_come(by_currency[currency], now))
+        for currency in (*spent, *by_currency)
+    }
     volumes = {currency: amounts for currency, amounts in found.items() if any(amounts)}
     return ForecastView(
         now=now,

@@ -72,14 +72,14 @@ def committed_days(running: Iterable[tuple[Decimal, float]], now: float) -> Coun
     return found
 
 
-def volumes_of_month(volumes: Iterable[Volume], now: float) -> tuple[int, int]:
-    """What volumes have cost in the month so far, and what those that are there will until its end, in millionths."""
+def volumes_to_come(volumes: Iterable[Volume], now: float) -> int:
+    """What volumes that are there will still cost in the month, in millionths."""
     month, some = days_of(month_of(now)), [*volumes]
-    spent, whole = (
+    by_now, whole = (
         sum(charge.amount for volume in some for charge in volume_charges(volume, until, month.start))
         for until in (now, month.stop * DAY_S)
     )
-    return spent, whole - spent
+    return whole - by_now
 
 
 def month_forecast(
@@ -93,7 +93,8 @@ def month_forecast(
     """The forecast for the month of ``now``.
 
     ``costs``: of machines by day, in millionths, up to now. ``committed``: see ``committed_days``. ``limit``: the
-    budget of the month, above which no machine is started. ``volumes``: see ``volumes_of_month``.
+    budget of the month, above which no machine is started. ``volumes``: what they have cost in the month, and what they
+    will (``volumes_to_come``), in millionths.
     """
     today, month = int(now // DAY_S), days_of(month_of(now))
     rest = range(today, month.stop)
