@@ -208,6 +208,19 @@ def test_nodes_that_are_there_or_on_their_way() -> None:
     assert (way.names, waits(way)[1]) == (("v1001",), 55)
 
 
+@pytest.mark.parametrize(("started_for", "parts"), [(("9",), 1), (("8", "9"), 2), (("8",), 0), ((), 0)])
+def test_a_job_that_a_machine_boots_for_is_charged_its_part_of_the_boot(
+    started_for: tuple[str, ...], parts: int
+) -> None:
+    waiting = replace(asked(), id="9")
+    coming = claim("v1001", S.BOOTING, created=NOW - 50, pool="v100", offer=OFFERS[0], billed_from=NOW - 50)
+    found = quote(world(waiting, claims=(replace(coming, jobs=started_for),)), waiting)
+    (way, *_) = (w for w in found.ways if w.pool == "v100" and w.names)
+    boot = Decimal(2) * 105 / 3600
+    assert way.expected is not None
+    assert abs(way.expected - (boot / parts if parts else 0) - Decimal(2)) < Decimal("0.00001")
+
+
 def test_its_place_in_the_queue_is_that_of_who_came_last() -> None:
     others = [job(str(n), priority=50, gres_per_node=(Gres("gpu", "", 2),), cpus=8) for n in range(1, 5)]
     found = quote(world(*others, pools=POOLS[:1], nodes=()), asked())

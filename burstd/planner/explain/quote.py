@@ -77,7 +77,10 @@ def quote_jobs(
     work = len(seen.jobs) + len(seen.nodes) + len(snapshot.claims)
     left = min(MAX_DECISIONS, max(MIN_DECISIONS, MAX_WORK // work))
     named = {partition.name: partition for partition in usable}
-    return tuple(_Quoter(full, part, job, named, decide, site_costs, in_time, left).quote() for job in placed)
+    return tuple(
+        _Quoter(full, part, job, asked, named, decide, site_costs, in_time, left).quote()
+        for job, asked in zip(placed, jobs, strict=True)
+    )
 
 
 def _in_queue(now: float, slurm: SlurmView, jobs: Sequence[Job]) -> tuple[Job, ...]:
@@ -110,6 +113,8 @@ class _Quoter:
     full: Snapshot
     part: Snapshot
     job: Job
+    asked: Job
+    """The same with its own id, empty where it is not submitted, and all its tasks."""
     usable: Mapping[str, UsablePartition]
     decide: Callable[[Snapshot], Target]
     site_costs: SiteCosts
@@ -313,6 +318,7 @@ class _Quoter:
         start = TimeRange(now + p10, now + p50, now + p90 + LEAST_S + (offer.capacity_wait_s if wants else 0.0))
         share = Decimal(1) if alone else _decimal(dominant_share(job, shape, nodes))
         boot_s = p50 - age_s if wants else 0.0
+        boot = cost_of(offer.price * nodes, boot_s) + self._boot_on_record(names, now + p50 - age_s)
         run_s, limit_s = self._run_of(job).run_s, job.time_limit_s
         reserved = [r.amount for want in wants for r in want.reserved if r.offer == offer.id]
         return QuotedWay(
@@ -324,7 +330,7 @@ class _Quoter:
             offer,
             start,
             self._end(job, start),
-            cost_of(offer.price * nodes, boot_s) + cost_of(offer.price * nodes * share, run_s),
+            boot + cost_of(offer.price * nodes * share, run_s),
             max(reserved) * nodes
             if reserved
             else cost_of(offer.price * nodes, limit_s + p90 - age_s)
@@ -333,6 +339,12 @@ class _Quoter:
             offer.currency,
             taken=True,
         )
+
+    def _boot_on_record(self, names: Collection[str], ready: float) -> Decimal:
+        """Of machines that boot for the submitted job until then: its part, as the bill charges it, for each task."""
+        own = [c for c in self.part.claims if c.slot in names and c.in_service_from is None and self.asked.id in c.jobs]
+        parts = (cost_of(c.offer.price, ready - (c.billed_from or self.part.now)) / len(c.jobs) for c in own)
+        return sum(parts, Decimal(0)) / self.asked.tasks
 
     # What all need.
 
