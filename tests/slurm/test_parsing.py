@@ -55,6 +55,7 @@ def row(**fields: str) -> str:
         ({"State": "RUNNING", "PreemptTime": "1700000500"}, {"preempted_at": 1700001500.0}),
         ({"State": "COMPLETING", "PreemptTime": "1700000500"}, {"preempted_at": 0.0}),
         ({"State": "FAILED", "exit_code": "768"}, {"exit_code": "3:0"}),
+        ({"State": "FAILED", "exit_code": "4021"}, {"exit_code": "0:53"}),
         ({"State": "RUNNING", "exit_code": "0:0"}, {"exit_code": ""}),
         ({}, {"id": "7", "submitted": 1700001000.0, "start": 0.0, "nodes": 1, "nodes_max": 1, "account": ""}),
         (

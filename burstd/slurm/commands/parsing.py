@@ -47,11 +47,12 @@ def parse_count(text: str) -> int:
 
 
 def format_exit_code(text: str) -> str:
-    """``3:0``, also of the wait status (``768``) that Slurm 22.05 shows."""
+    """``3:0``, also of the wait status (``768``) that Slurm 22.05 shows. What a signal ended has no exit status."""
     if not text.isdecimal():
         return text
     status = parse_count(text)
-    return f"{status >> 8 & 0xFF}:{status & 0x7F}"
+    signal = status & 0x7F
+    return f"{0 if signal else status >> 8 & 0xFF}:{signal}"
 
 
 def _parse_digits(digits: str) -> int:
