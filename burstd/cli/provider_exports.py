@@ -103,7 +103,10 @@ def read_export(path: Path, since: float, until: float, now: float) -> ProviderE
             if file.read(1):
                 raise ExportError(f"{path} is longer than {MAX_JSON >> 20} MiB; ask for one project.")
             return _read_openstack(path, text, since, min(until, now))
-        return _read_table(path, head, file, since, until)
+        export = _read_table(path, head, file, since, until)
+    if export.outside and not export.uses and not export.apart:
+        raise ExportError(f"{path} has no row of this month, and {export.outside} of others: name theirs with --month.")
+    return export
 
 
 @contextmanager

@@ -159,7 +159,7 @@ def test_what_people_read(against: Reconcile) -> None:
         "1 row of other months left out",
         "",
         "RESOURCE NAME DIFFERENCE AMOUNT BURSTD PROVIDER",
-        "i-9 not ours +1.000000 EUR 1.000000",
+        "i-9 not ours +1.000000 EUR 1.000000 EUR",
         "i-0af1 cpu1 time +0.420000 EUR 3180 s 3600 s minimum of one hour",
         "1 resource of others: no difference unless --all-ours is said",
     ]
@@ -179,6 +179,7 @@ def test_what_people_read(against: Reconcile) -> None:
         (export(FOCUS).replace("2026-09-20T23", "soon"), "line 2: column charge_period_start has 'soon:00:00Z'"),
         (export(FOCUS) + '"', "line 6: unexpected end of data; is it CSV?"),
         (export(FOCUS) + "x" * (MAX_LINE + 1), f"line 6 is longer than {MAX_LINE} characters"),
+        (export(FOCUS).replace("2026-09", "2026-08"), "has no row of this month, and 4 of others: name theirs with"),
         ("PAR1....", "is Parquet; export it as CSV."),
         ('{"Servers": 3}', "has no server_usages: what 'openstack usage' prints has sums of projects only."),
         ('{"tenant_usage": {"server_usages": [{}]}}', "server 1 of server_usages: 'started_at'"),

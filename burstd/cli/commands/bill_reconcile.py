@@ -55,10 +55,8 @@ def reconcile_bill(
     bill = burstd.get_json("/bill", {"since": since, "until": until, "group": "provider"})
     names = sorted({line["key"] for line in bill["lines"]})
     if provider and provider not in names:
-        burstd.fail(
-            ExitCode.NOT_FOUND,
-            f"burstd charged nothing of {provider} in {month}, but of {', '.join(names) or 'no provider'}.",
-        )
+        others = f", but of {', '.join(names)}" if names else ""
+        burstd.fail(ExitCode.NOT_FOUND, f"burstd charged nothing of {provider} in {month}{others}.")
     if len(names) > 1 and not provider:
         burstd.fail(ExitCode.USAGE, f"Say whose export it is with --provider: {', '.join(names)}.")
     chosen = provider or "".join(names)

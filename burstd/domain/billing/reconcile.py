@@ -186,9 +186,9 @@ def _differences(
     by_price = cost - mine.cost - by_time
     if abs(by_price) > limit:
         if mine.timed and use.hours:
-            here, there = f"{_price(mine):.6f} an hour", f"{cost / use.hours:.6f} an hour"
+            here, there = (f"{price:.6f} {mine.currency}/h" for price in (_price(mine), cost / use.hours))
         else:
-            here, there = f"{mine.cost:.6f}", f"{cost:.6f}"
+            here, there = (f"{amount:.6f} {mine.currency}" for amount in (mine.cost, cost))
         found.append(ResourceDifference(resource, mine.name, Difference.PRICE, by_price, mine.currency, here, there))
     return found
 
@@ -205,6 +205,6 @@ def _why_time_differs(here: Decimal, there: Decimal) -> str:
 def _one_sided(
     resource: str, name: str, kind: Difference, amount: Decimal, currency: str, hours: Decimal = Decimal(0)
 ) -> ResourceDifference:
-    cost = f"{abs(amount):.6f}" if currency else f"{hours:.2f} hours"
+    cost = f"{abs(amount):.6f} {currency}" if currency else f"{hours:.2f} hours"
     here, there = (cost, "") if kind is Difference.NOT_THERE else ("", cost)
     return ResourceDifference(resource, name, kind, amount, currency, here, there)
