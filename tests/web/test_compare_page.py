@@ -69,7 +69,7 @@ def test_it_is_not_worked_out_again_while_it_is_read(client: ApiTestClient) -> N
 @pytest.mark.parametrize(
     ("query", "code", "says"),
     [
-        ("job=99", 404, "No run of a job 99 that is over is on record."),
+        ("job=99", 404, "No run of job 99 that is over is on record."),
         ("month=2026-13", 422, "Month: &#39;2026-13&#39; is no month; write 2026-10."),
     ],
 )

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from burstd.api.answers.compare import BasisView, CompareView, CostFigureView, TimeFigureView
 
 
+_ONE_PERCENT = Decimal("0.01")
+
+
 class ComparedRow(NamedTuple):
     """One figure at both places, and what it rests on; empty: it is of the other place only."""
 
@@ -44,8 +47,8 @@ def whose_text(answer: CompareView) -> str:
 
 
 def percent_text(part: Decimal) -> str:
-    """``83.1 %``."""
-    return f"{100 * part:.1f} %"
+    """``83.1 %``; of less than one, two digits that tell: ``0.019 %``."""
+    return f"{100 * part:.2g} %" if 0 < part < _ONE_PERCENT else f"{100 * part:.1f} %"
 
 
 def break_even_text(answer: CompareView) -> str:

@@ -64,9 +64,7 @@ def get_comparison(
     run = backend.reader.last_run(job, user) if job else None
     if job:
         if run is None:
-            raise ApiError(
-                404, f"No run of a job {job} that is over is on record{'' if caller.admin else ' as yours'}."
-            )
+            raise ApiError(404, f"No run of job {job} that is over is on record{'' if caller.admin else ' as yours'}.")
         month = month_of(run.ended)
         since, until, user, account = month_start(month), month_start(next_month(month)), run.user, ""
     begin, end = bill_window(now, since, until)

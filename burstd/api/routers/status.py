@@ -132,7 +132,8 @@ def bill_window(now: float, since: float | None, until: float | None) -> tuple[f
     begin = first if since is None else since // DAY_S * DAY_S
     end = min(now, now if until is None else -(-until // DAY_S) * DAY_S)
     if begin >= end:
-        raise ApiError(422, f"The bill would end ({utc_time(end):%F %T}) before it begins ({utc_time(begin):%F %T}).")
+        times = f"begin {utc_time(begin):%F %T} UTC and end {utc_time(end):%F %T} UTC"
+        raise ApiError(422, f"The bill would {times}; it must end later than it begins.")
     return begin, end
 
 
