@@ -149,7 +149,7 @@ def test_users_get_what_they_are_charged_for(bill: Bill) -> None:
     ("words", "says"),
     [
         ("--format csv --json", "Say --format or --json, not both."),
-        ("--format focus --by job", "--by is of text, json, csv and site-csv"),
+        ("--format focus --by job", "--by goes with text, json, csv and site-csv"),
         ("--format ods", "'ods' is not one of 'text', 'json', 'csv', 'site-csv', 'focus', 'site-focus', 'html'"),
     ],
 )

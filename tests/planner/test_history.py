@@ -40,7 +40,7 @@ def several(run_s: float, count: int = MIN_RUNS, **fields: Any) -> list[EndedJob
         ({"name": "other", "time_limit_s": 3600.0, "ended": 200.0}, "jobs of ada with 2 GPUs"),
         ({"user": "bob", "time_limit_s": 3600.0, "ended": 200.0}, "jobs of lab with 2 GPUs"),
         ({"user": "bob", "account": "other", "time_limit_s": 3600.0, "ended": 200.0}, "jobs with 2 GPUs"),
-        ({"gpus": 4}, "all jobs"),
+        ({"gpus": 4}, "jobs of all users"),
     ],
 )
 def test_the_closest_jobs_of_which_enough_are_known_tell(differs: dict[str, Any], basis: str) -> None:

@@ -108,7 +108,7 @@ def bill(
     params: dict[str, str | int | float] = {**_period(burstd, since, until, month)}
     if form in _WHOLE:
         if by is not None:
-            burstd.fail(ExitCode.USAGE, f"--by is of text, json, csv and site-csv: {form} has all of it.")
+            burstd.fail(ExitCode.USAGE, f"--by goes with text, json, csv and site-csv; {form} has each charge.")
         _WHOLE[form](burstd, params)
         return
     params["group"] = "account" if by is BillGroup.PROJECT else (by or BillGroup.USER).value

@@ -315,7 +315,7 @@ def _basis_text(key: GroupKey) -> str:
         return f"jobs with {words[0]} and the same time limit"
     if kind in ("user", "account"):
         return f"jobs of {words[0]} with {words[1]}"
-    return f"jobs with {words[0]}" if kind == "size" else "all jobs"
+    return f"jobs with {words[0]}" if kind == "size" else "jobs of all users"
 
 
 def _add(shelf: _Shelf, key: GroupKey, run: float, wait_s: tuple[float, ...]) -> None:
