@@ -726,6 +726,7 @@ class Store(StoreReader):
         with self._database.writing() as session:
             volumes, connection = self.volumes(gone=True), session.connection()
             corrected = {*closed_months.reopen(connection, true_time)}
+            site_runs.bring_back(connection, true_time)
             changes = history.shift_late_times(session, true_time, ahead_s)
             for before, after in changes:
                 self._book_claim(session, before, after)

@@ -456,6 +456,24 @@ def test_nodes_of_the_site_are_closed_in_a_file_of_their_own_and_corrected(store
     check_unchanged(store)
 
 
+def test_runs_that_ended_by_a_clock_that_was_ahead_are_charged_on_the_true_day(
+    store: Store, clock: ManualClock
+) -> None:
+    clock.time = at(10, 31, 23)
+    store.save_site_runs([SITE_RUN], [])
+    clock.time += 50 * DAY_S
+    assert [month.month for month in close_months(store)] == ["2026-10", "2026-11"]
+    store.save_site_runs([], [replace(SITE_RUN, ended=clock.time), replace(SITE_OVER, ended=clock.time)])
+    clock.time -= 50 * DAY_S
+    sums = store.site_bill("user", 0.0, clock.time + 60 * DAY_S)
+    store.shift_late_times(clock.time, 50 * DAY_S)
+    assert store.site_bill("user", 0.0, clock.time) == sums
+    assert [line.key for line in store.site_bill("day", 0.0, clock.time + 60 * DAY_S)] == ["2026-10-31"]
+    clock.time = at(11, 6)
+    assert [month.month for month in close_months(store)] == ["2026-10"]
+    check_unchanged(store)
+
+
 def test_months_that_were_closed_without_volumes_keep_their_hash(place: str) -> None:
     """The database of a burstd of before: volumes had no charges on record, and were in no closed month."""
     clock = ManualClock(at(10, 31, 23))

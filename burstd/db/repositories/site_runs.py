@@ -11,7 +11,7 @@ from math import ceil
 from operator import add
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, exists, func, insert, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, exists, func, insert, or_, select
 
 from burstd.db.database import chunks, job_or_part
 from burstd.db.repositories.bill import BillGrouping, dearest_first
@@ -124,15 +124,25 @@ def reopen(connection: Connection, first_open: int) -> None:
     if names:
         same = (SITE_CHARGE.c[key] == bindparam(f"b_{key}") for key in _KEY)
         connection.execute(delete(SITE_CHARGE).where(*same, SITE_CHARGE.c.day >= first_open), names)
-    late = (SITE_CHARGE.c.corrects != "", SITE_CHARGE.c.day >= first_open)
-    rows = connection.execute(select(SITE_CHARGE).where(*late)).mappings().all()
-    connection.execute(delete(SITE_CHARGE).where(*late))
+
+
+def bring_back(connection: Connection, true_time: float) -> None:
+    """Puts charges that a clock wrote that was ahead, of days that had not begun by then, down to the day of then.
+
+    Corrections of months that stay closed are of the first open day, as ever. After ``closed_months.reopen``.
+    """
+    today, first_open = int(true_time // DAY_S), first_open_day(connection)
+    corrects = SITE_CHARGE.c.corrects
+    late = or_(SITE_CHARGE.c.day >= today, and_(corrects != "", SITE_CHARGE.c.day >= first_open))
+    rows = connection.execute(select(SITE_CHARGE).where(late)).mappings().all()
+    connection.execute(delete(SITE_CHARGE).where(late))
     moved: dict[tuple[object, ...], dict[str, object]] = {}
     for row in rows:
-        key = (*(row[name] for name in _KEY), row["corrects"])
+        corrected = row["corrects"] if row["corrects"] < day_text(first_open)[:7] else ""
+        key = (*(row[name] for name in _KEY), corrected)
         before = moved.get(key, {"amount": 0, "milliseconds": 0})
         sums = {name: row[name] + before[name] for name in ("amount", "milliseconds")}
-        moved[key] = {**row, **sums, "day": first_open}
+        moved[key] = {**row, **sums, "day": first_open if corrected else today, "corrects": corrected}
     if moved:
         connection.execute(insert(SITE_CHARGE), [*moved.values()])
 
