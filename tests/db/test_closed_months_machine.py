@@ -177,9 +177,9 @@ class Months(RuleBasedStateMachine):
         if self.store.close_month(WAIT_S) and self.store.idle_mode is not IdleMode.BY_USE:
             assert costs() == before
 
-    @rule(since=days, begun=st.booleans())
-    def site_run(self, since: float, *, begun: bool) -> None:
-        """One that is seen late, and begins, or one that ends, or both."""
+    @rule(since=days, begun=st.booleans(), again=st.booleans())
+    def site_run(self, since: float, *, begun: bool, again: bool = False) -> None:
+        """One that is seen late, and begins, or one that ends, or both; ``again``: it runs after all."""
         open_runs = self.store.open_site_runs()
         if open_runs and not begun:
             run = open_runs[0]
@@ -193,6 +193,9 @@ class Months(RuleBasedStateMachine):
             run = replace(run, ended=max(run.started, self.clock.time - since * DAY_S / 2))
             assert run.ended is not None
             self.store.save_site_runs([], [run])
+            if again:
+                self.store.save_site_runs([replace(run, ended=None)], [])
+                return
             self.known.site += sum(one.amount for one in site_charges(run, run.ended))
 
     @rule(passed=days)
