@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import pytest
 
-from burstd.domain.billing.compare import LIKENESS, Basis, Comparison, Place, PlacedRun, Side, compare
+from burstd.domain.billing.compare import LIKENESS, LIMITS, PARTIAL, Basis, Comparison, Place, PlacedRun, Side, compare
 from burstd.domain.billing.costs import MICRO
 from burstd.domain.billing.rates import Rates
 from burstd.domain.billing.site_cost import HourCost, NodeGroup, SiteCosts
@@ -118,6 +118,8 @@ def test_without_others_what_no_like_job_tells_is_not_known() -> None:
     there = Basis(measured=1, like=1, like_jobs=1, unknown=1)
     assert {repr(getattr(found.there, name).basis) for name in ("wait", "run", "completion", "cost")} == {repr(there)}
     assert found.needs_others
+    assert found.limits == (*LIMITS, PARTIAL)
+    assert compare(runs[1:], by_others=False).limits == LIMITS
 
 
 def test_sums_are_those_of_the_single_jobs() -> None:

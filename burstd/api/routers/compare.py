@@ -25,7 +25,7 @@ from burstd.api.dependencies import ApiError, BackendDep, CallerDep, Timestamp, 
 from burstd.api.routers.jobs import require_slurm
 from burstd.api.routers.status import bill_window
 from burstd.db import RunFilter
-from burstd.domain.billing.compare import LIMITS, Basis, Comparison, Place, PlacedRun, Side, TimeFigure, compare
+from burstd.domain.billing.compare import Basis, Comparison, Place, PlacedRun, Side, TimeFigure, compare
 from burstd.domain.billing.costs import MICRO, month_of, month_start, next_month
 from burstd.domain.billing.site_cost import SiteCosts
 from burstd.domain.billing.site_prices import break_even, site_prices
@@ -97,7 +97,7 @@ def get_comparison(
             **_times(there, Place.THERE, caller), charged=_cost(charged, there.cost.basis, Place.THERE, caller)
         ),
         groups=groups, break_even=None if even is None else _DIGITS.create_decimal(even), break_even_reason=reason,
-        limits=list(LIMITS),
+        limits=list(found.limits),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ known.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -38,6 +38,8 @@ LIMITS = (
     "Not in the costs: boot charged to an array as a whole, runs at one place of jobs that ended at the other.",
 )
 """What the figures do not tell, in sentences."""
+PARTIAL = "Sums leave out jobs whose figure is not known: such a sum is not to be compared with one of all jobs."
+"""The same of some comparisons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,16 @@ class Comparison:
     @property
     def needs_others(self) -> bool:
         """Whether any figure is neither measured nor told by like jobs."""
-        figures = (f for side in (self.here, self.there) for f in (side.wait, side.run, side.completion, side.cost))
-        return any(figure.basis.measured + figure.basis.like < self.jobs for figure in figures)
+        return any(basis.measured + basis.like < self.jobs for basis in self._bases())
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What its figures do not tell, in sentences."""
+        return LIMITS + (PARTIAL,) * any(basis.known and basis.unknown for basis in self._bases())
+
+    def _bases(self) -> Iterator[Basis]:
+        for side in (self.here, self.there):
+            yield from (figure.basis for figure in (side.wait, side.run, side.completion, side.cost))
 
 
 @dataclass(slots=True)
