@@ -72,7 +72,7 @@ def test_without_prices_there_is_no_cost_here(
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["99"], 5, "No run of job 99 that is over is on record."),
+        (["99"], 5, "No run of job 99 that is over is on record. Of an array name a task: 99_1."),
         (["17", "--user", "ada"], 2, "Say a job, or --user, --project and --month."),
         (["--month", "2026-13"], 2, "2026-13' is no month"),
         (["--month", "2026-10"], 2, "must end later than it begins"),

@@ -64,7 +64,9 @@ def get_comparison(
     run = backend.reader.last_run(job, user) if job else None
     if job:
         if run is None:
-            raise ApiError(404, f"No run of job {job} that is over is on record{'' if caller.admin else ' as yours'}.")
+            mine = "" if caller.admin else " as yours"
+            task = f" Of an array name a task: {job}_1." if job.isdecimal() else ""
+            raise ApiError(404, f"No run of job {job} that is over is on record{mine}.{task}")
         month = month_of(run.ended)
         since, until, user, account = month_start(month), month_start(next_month(month)), run.user, ""
     begin, end = bill_window(now, since, until)
