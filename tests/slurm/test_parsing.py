@@ -16,6 +16,7 @@ from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres
 from burstd.slurm.commands import jobs, parsing
 from burstd.slurm.commands.delimiters import RandomDelimiters
+from burstd.slurm.commands.job_facts import _final_state
 from burstd.slurm.commands.nodes import parse_nodes, parse_state
 from burstd.slurm.commands.reasons import short_reason
 from burstd.slurm.commands.run import SlurmCommands
@@ -308,3 +309,17 @@ def test_a_missing_program_and_a_hanging_one_are_unavailable() -> None:
         SlurmCommands()("no-such-program-of-slurm")
     with pytest.raises(SchedulerUnavailable, match="no answer within"):
         SlurmCommands(timeout_s=0.1)("sleep", "10")
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit_code", "state"),
+    [
+        ("None", "0:0", "COMPLETED"),
+        ("NonZeroExitCode", "3:0", "FAILED"),
+        ("None", "0:15", "CANCELLED"),
+        ("TimeLimit", "0:15", "TIMEOUT"),
+        ("JobLaunchFailure", "0:53", "FAILED"),
+    ],
+)
+def test_how_a_job_ended_whose_output_is_staged_out(reason: str, exit_code: str, state: str) -> None:
+    assert _final_state("STAGE_OUT", reason, exit_code) == state

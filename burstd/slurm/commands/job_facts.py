@@ -118,7 +118,9 @@ def _final_state(state: str, reason: str, exit_code: str) -> str:
     return "FAILED" if status != "0" else "COMPLETED" if signal in ("", "0") else "CANCELLED"
 
 
-_STATE_BY_REASON = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
+_STATE_BY_REASON = {
+    "TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY", "JobLaunchFailure": "FAILED",
+}  # fmt: skip
 
 
 def _output_path(pattern: str, f: Mapping[str, str], nodes: tuple[str, ...]) -> str:
