@@ -158,17 +158,15 @@ def test_a_file_that_cannot_be_used_is_set_aside(tmp_path: Path, caplog: pytest.
     assert not caplog.text
 
 
-def test_ten_thousand_files_take_little_time(index: ContentIndex) -> None:
+def test_ten_thousand_files_and_their_contents_are_known_again(index: ContentIndex) -> None:
+    """More than one statement takes variables for."""
     files = [FileIdentity(5, n, 100, n, n) for n in range(10_000)]
     contents = {hashlib.sha256(str(n).encode()).digest(): (ObjectRange(key("a"), n, 1),) for n in range(10_000)}
     index.record_put("s", "in", {key("a"): 10_000})
-    began = time.process_time()
     index.add_contents("s", "in", contents)
     index.record_contents(7, zip(files, contents, strict=True))
-    wrote = time.process_time()
-    assert len(index.known_contents(7, files)) == len(index.content_pieces("s", "in", list(contents))) == 10_000
-    read = time.process_time()
-    assert (wrote - began, read - wrote) < (0.5, 0.5), "about 0.1 s each"
+    assert index.known_contents(7, files) == {(f.dev, f.ino): c for f, c in zip(files, contents, strict=True)}
+    assert index.content_pieces("s", "in", list(contents)) == contents
 
 
 def test_rates_hold_on_the_average_and_users_do_not_wait_for_each_other() -> None:
