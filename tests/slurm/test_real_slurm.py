@@ -140,7 +140,7 @@ class TestRealSlurm(SchedulerContract):
         """The second user's job starts on another node only, and burstd wants one, or says why it gets none."""
         (pool,), scheduler = cluster.cluster.pools, cluster.scheduler
         sky = Offer("sky", "r1", "a", "t", spot=False, shape=pool.shape, price=Decimal(1))
-        known = replace(pool, rules=(OfferRule("sky"),))
+        known = replace(pool, rules=(OfferRule("sky"),), cpu_jobs=True)
         first, second = self.registered_slots(cluster, 2)
         claims = (Claim("c-1", "x", pool.name, first, sky, Cause.DEMAND, ClaimState.IN_SERVICE, 0.0, 0.0),)
 
