@@ -268,7 +268,7 @@ def test_what_is_asked_becomes_one_command(
         ("GET", "jobs/999", None, 404, "Job 999 is neither in the queue nor on burstd's record."),
         ("GET", "events?claim=nope", None, 404, "There is no claim 'nope' on record."),
         ("GET", "events?claim=a&job=b", None, 422, "Choose one of job, node and claim."),
-        ("GET", "bill?since=2000000000", None, 422, "before it begins"),
+        ("GET", "bill?since=2000000000", None, 422, "end later than it begins"),
         ("GET", "bill/charges?cursor=[1,9]", None, 422, "what the answer before had as 'next'"),
         ("GET", f"bill/charges?cursor=[1e9,1,{2**63},%22x%22,1]", None, 422, "what the answer before had as 'next'"),
         ("GET", f"bill/charges?cursor=[1e9,1,5,%22x%22,{-(2**64)}]", None, 422, "what the answer before had as 'next'"),

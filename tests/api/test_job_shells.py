@@ -9,6 +9,7 @@ import os
 import pty
 import shutil
 import socket
+import threading
 import struct
 import subprocess
 import tempfile
@@ -127,6 +128,10 @@ def shell_socket(socket_path: Path, backend: FakeBackend, node: Node) -> Iterato
     server.start()
     yield socket_path
     server.close()
+    # What a connection logs at its end would be another test's output.
+    for thread in threading.enumerate():
+        if thread.name == "job":
+            thread.join(20)
 
 
 Enter = Callable[..., tuple[socket.socket, dict[str, Any]]]
