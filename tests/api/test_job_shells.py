@@ -9,11 +9,11 @@ import os
 import pty
 import shutil
 import socket
-import threading
 import struct
 import subprocess
 import tempfile
 import termios
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
