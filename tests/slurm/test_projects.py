@@ -214,7 +214,8 @@ def test_limits_are_read_while_slurmdbd_is_down(cluster: Cluster, slurm: SlurmPr
     assert slurm.read(PROJECTS).limits["a"].gpus == 2
     cluster.head.run(accounting.START_SLURMDBD)
     slurm.set_caps({"a": Fraction(3)})
-    assert slurm.read(PROJECTS).limits["a"].gpus == 3
+    # slurmdbd tells slurmctld once that is connected again.
+    cluster.wait(lambda: slurm.read(PROJECTS).limits["a"].gpus == 3, 20, "slurmctld has the new limit")
 
 
 SUBMITTED = [
