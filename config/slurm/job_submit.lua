@@ -114,6 +114,7 @@ local function tell_of_unread_lines(job)
         slurm.log_user("there are more such lines")
         return
       elseif above_commands then
+        mark = string.gsub(mark, "[ \t]+", " ")
         slurm.log_user("line %d: '%s %s' is a comment, and nothing comes of it: write '#BURST %s'", number, mark, name, name)
       else
         slurm.log_user("line %d: nothing comes of '#BURST %s' below the first command: put it above", number, name)

@@ -218,6 +218,17 @@ def test_limits_are_read_while_slurmdbd_is_down(cluster: Cluster, slurm: SlurmPr
     cluster.wait(lambda: slurm.read(PROJECTS).limits["a"].gpus == 3, 20, "slurmctld has the new limit")
 
 
+def test_lines_that_look_like_directives_are_told_on_each_slurm(cluster: Cluster) -> None:
+    script = "#!/bin/sh\n#burst stage_in /data\n# BURST scratch 1G\ntrue\n"
+    cluster.head.path("/home/ada/unread.sh").write_text(script, encoding="utf-8")
+    told = cluster.sh("cd && sbatch --hold -A team-a -p burst --mem=1 -o /dev/null unread.sh 2>&1", "ada").splitlines()
+    cluster.sh("scancel -u ada")
+    assert told[:-1] == [
+        "sbatch: line 2: '#burst stage_in' is a comment, and nothing comes of it: write '#BURST stage_in'",
+        "sbatch: line 3: '# BURST scratch' is a comment, and nothing comes of it: write '#BURST scratch'",
+    ]
+
+
 SUBMITTED = [
     ("sbatch -A team-a --gres=gpu:1 --wrap true", "q-a,o-a"),
     ("sbatch --gres=gpu:1 --wrap true", "q-a,o-a"),
