@@ -260,7 +260,7 @@ def _container_line(call: StageCall, directives: Directives) -> str:
         image = next(i for i in directives.stage_in if i.name == directives.container)
         raise ValueError(
             f"line {image.line}: container {printable(image.source)}: nothing starts the script in it. The line "
-            "stands in a script for sbatch, not in --bb, and the site has burstd's job_submit.lua (docs/admin.md, "
+            "stands in a script for sbatch, not in --bb, and the site has burstd's job_submit.lua (docs/stores.md, "
             "Containers). Else name the image with 'stage_in' and call 'apptainer exec' in the script"
         )
     return ""
