@@ -147,9 +147,9 @@ class ConsoleOutput:
     def _print(self, part: RenderableType) -> None:
         self._console.print(part, crop=False)
 
-    def live_pages(self, pages: Iterable[Callable[[ConsoleOutput], None]]) -> None:
-        """Page after page: on a terminal each in place of the one before, else one below the other."""
-        if not self._console.is_terminal:
+    def live_pages(self, pages: Iterable[Callable[[ConsoleOutput], None]], *, in_place: bool = True) -> None:
+        """Page after page: ``in_place`` of the one before on a terminal, else one below the other."""
+        if not (in_place and self._console.is_terminal):
             for draw in pages:
                 draw(self)
                 sys.stdout.flush()

@@ -93,6 +93,9 @@ answered_sockets: list[Path] = []
 class ApiClient:
     """A connection to the daemon; turns errors into messages and exit codes."""
 
+    watching = False
+    """Whether what is asked for is asked for again and again."""
+
     def __init__(self, path: Path, *, as_json: bool) -> None:
         self.path = path
         self.json = as_json

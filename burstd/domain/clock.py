@@ -16,6 +16,12 @@ def until_text(time: float) -> str:
     )
 
 
+def utc_clock_text(time: float, now: float, form: str = "%H:%M:%S") -> str:
+    """Of seconds since 1970, ``14:13:08 UTC``, with the date where it is another day's than ``now``."""
+    then, today = datetime.fromtimestamp(time, UTC), datetime.fromtimestamp(now, UTC)
+    return f"{then:{form if then.date() == today.date() else f'%Y-%m-%d {form}'}} UTC"
+
+
 def backoff_s(failures: int, first_s: float, most_s: float) -> float:
     """``first_s`` after the first failure, doubling with each failure in a row to ``most_s``."""
     return min(first_s * 2.0 ** min(failures - 1, 30), most_s)

@@ -174,7 +174,8 @@ class MountService:
     def alarms(self) -> list[str]:
         """What needs a person."""
         found = [*([self._spool_error] if self._spool_error else []), *self._slurm_faults]
-        found += [f"{self._slots[claim_id]}: {line_text(line)}" for claim_id, line in self._silent.items()]
+        now = self._context.clock.now()
+        found += [f"{self._slots[claim_id]}: {line_text(line, now)}" for claim_id, line in self._silent.items()]
         refusals = self.controller.view().refusals
         for first in list(refusals)[:1]:
             more = f" ({len(refusals)} jobs in all)" if len(refusals) > 1 else ""

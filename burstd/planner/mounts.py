@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 
+from burstd.domain.clock import utc_clock_text
 from burstd.domain.mounts import PUBLIC_USER, SilentLine
 from burstd.domain.plan import Action, HoldJob, RequeueJobs
 from burstd.domain.plugins.policy import Remark
@@ -75,14 +75,14 @@ def _silent_remarks(view: SnapshotView) -> list[Remark]:
     for job in view.slurm.jobs:
         node = next((n for n in job.node_list if n in lines), None) if job.state in _AT_WORK else None
         if node is not None:
-            text = f"{node}: {line_text(lines[node])}"
+            text = f"{node}: {line_text(lines[node], view.snapshot.now)}"
             found.append(Remark("mounts", f"job:{job.id}", "runs", text))
     return found
 
 
-def line_text(line: SilentLine) -> str:
+def line_text(line: SilentLine, now: float) -> str:
     """What a silent line means for jobs on its node."""
-    since, until = (datetime.fromtimestamp(t, UTC).strftime("%H:%M:%S UTC") for t in (line.since, line.given_up_by))
+    since, until = (utc_clock_text(t, now) for t in (line.since, line.given_up_by))
     return (
         f"the line from the head to the node is silent since {since}: reads and writes in mounted trees wait; "
         f"jobs there are requeued by {until}, unless it comes back"

@@ -18,6 +18,9 @@ from burstd.api.answers.text import (
     parse_month,
     parse_time,
 )
+from burstd.domain.clock import utc_clock_text
+
+NOW = datetime(2026, 11, 20, 23, 39, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(
@@ -75,5 +78,7 @@ def test_times_are_counted_from_the_daemons_now(monkeypatch: pytest.MonkeyPatch)
     assert local_time_text(at("2026-09-21T14:13:08Z"), now) == "14:13:08"
     assert local_time_text(at("2026-09-20T14:13:08Z"), now) == "20 Sep 14:13:08"
     assert local_time_text(at("2025-09-20T14:13:08Z"), now) == "20 Sep 2025 14:13:08"
+    assert utc_clock_text(NOW + 900, NOW, "%H:%M") == "23:54 UTC"
+    assert utc_clock_text(NOW + 1800, NOW) == "2026-11-21 00:09:00 UTC"
     assert parse_time("2h", 10_000) == 2800
     assert parse_time("2026-09-21T14:00", 0) == parse_time("2026-09-21 14:00Z", 0) == 1_790_000_000 - 800

@@ -116,8 +116,8 @@ def test_jobs_at_work_behind_a_silent_line_are_told() -> None:
         said = [r for r in decide(snapshot, (), Tuning()).remarks if r.by == "mounts"]
         assert [(r.subject, r.verdict) for r in said] == ([("job:7", "runs")] if told else [])
         assert not told or said[0].reason == (
-            "cpu1: the line from the head to the node is silent since 00:00:00 UTC: reads and writes in mounted trees "
-            "wait; jobs there are requeued by 00:06:40 UTC, unless it comes back"
+            "cpu1: the line from the head to the node is silent since 1970-01-01 00:00:00 UTC: reads and writes in "
+            "mounted trees wait; jobs there are requeued by 1970-01-01 00:06:40 UTC, unless it comes back"
         )
 
 

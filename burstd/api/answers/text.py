@@ -171,12 +171,6 @@ def local_time_text(time: datetime, now: datetime) -> str:
     return f"{then:%d %b %H:%M:%S}" if then.year == today.year else f"{then:%d %b %Y %H:%M:%S}"
 
 
-def utc_clock_text(time: float, now: float) -> str:
-    """Of seconds since 1970, ``14:13:08 UTC``, with the date where it is another day's."""
-    then, today = datetime.fromtimestamp(time, UTC), datetime.fromtimestamp(now, UTC)
-    return f"{then:%H:%M:%S} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M:%S} UTC"
-
-
 def utc_date_text(time: datetime) -> str:
     """Date and time, to a minute: ``2026-10-31 14:00 UTC``."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

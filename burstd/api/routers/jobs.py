@@ -26,7 +26,7 @@ from burstd.api.answers.jobs import (
     RemarkView,
     ServingView,
 )
-from burstd.api.answers.text import abbreviated_list, job_end_text, rough_duration_text, utc_clock_text
+from burstd.api.answers.text import abbreviated_list, job_end_text, rough_duration_text
 from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import SLICE, Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, ListLimit, ListOffset, require_latest_loop
@@ -34,6 +34,7 @@ from burstd.api.routers.nodes import NodeViews
 from burstd.api.routers.status import last_remarks
 from burstd.db import RecordedRemark
 from burstd.domain.claim import Claim
+from burstd.domain.clock import utc_clock_text
 from burstd.domain.command import WhatIf
 from burstd.domain.errors import NoAnswer
 from burstd.domain.idle_gpus import IdleAct

@@ -316,7 +316,7 @@ class NodeViews:
     def claim_view(self, claim: Claim, hold: DrainedSlot | None = None, *, in_slurm: bool = True) -> NodeView:
         """A claim, live or gone. Its reasons name jobs, so not everyone sees them."""
         details_visible = self._caller.can_see_claim_for(claim.users)
-        offer = claim.offer
+        offer, silent = claim.offer, self._snapshot.mounts.silent.get(claim.id)
         return NodeView.from_fields(
             claim,
             reason=claim.reason if details_visible else "",
@@ -333,7 +333,7 @@ class NodeViews:
             gang=claim.gang if details_visible else "",
             slurm=_slurm_node_view(_node_in_slurm(self._snapshot, claim.slot)) if in_slurm else None,
             held=_held(hold),
-            line=line_text(silent) if (silent := self._snapshot.mounts.silent.get(claim.id)) is not None else "",
+            line=line_text(silent, self._now) if silent is not None else "",
         )
 
 

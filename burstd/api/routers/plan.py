@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Literal
 
 from fastapi import APIRouter
@@ -22,6 +21,7 @@ from burstd.api.dependencies import (
     require_latest_loop,
 )
 from burstd.domain.claim import Claim
+from burstd.domain.clock import utc_clock_text
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.command import ClearPin, Confirm, DrainSlots, Pause, PlanNow, ReleaseSlots, Reload, Resume, SetPin
 from burstd.domain.idle_gpus import IdleAct
@@ -204,7 +204,7 @@ def plan_view(snapshot: Snapshot, plan: Plan, now: float) -> PlanView:
         failed=[f"policy {f.name}: {f.error}" for f in plan.target.failed_policies],
         steps=[
             *_claim_steps(new_claims),
-            *(_step(action, claims) for action in plan.actions if not isinstance(action, MakeClaim)),
+            *(_step(action, claims, now) for action in plan.actions if not isinstance(action, MakeClaim)),
         ],
         wants=[
             WantView.from_fields(
@@ -259,8 +259,8 @@ def _claim_step(group: Sequence[Claim]) -> StepView:
     return StepView(action="MakeClaim", text=text, nodes=nodes, jobs=jobs)
 
 
-def _step(action: Action, claims: dict[str, Claim]) -> StepView:
-    text, ids, nodes = _step_text(action, claims)
+def _step(action: Action, claims: dict[str, Claim], now: float) -> StepView:
+    text, ids, nodes = _step_text(action, claims, now)
     match action:
         case BindJob() | UnbindJob() | LimitJobTime() | HoldJob():
             jobs = [action.job_id]
@@ -290,7 +290,7 @@ def _idle_text(action: RecordIdleJobs | ActOnIdleJobs) -> str:
     return "; ".join([*new, *over])
 
 
-def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collection[str], Collection[str]]:
+def _step_text(action: Action, claims: dict[str, Claim], now: float) -> tuple[str, Collection[str], Collection[str]]:
     """The sentence, the claims and the nodes of a step."""
 
     def slots_of(claim_ids: Iterable[str]) -> list[str]:
@@ -346,7 +346,7 @@ def _step_text(action: Action, claims: dict[str, Claim]) -> tuple[str, Collectio
         case RequeueJobs(runs):
             return f"requeue {_jobs_text(run.job_id for run in runs)}: {_reasons_text(runs)}", [], []
         case WarnJobs(runs, until):
-            when = datetime.fromtimestamp(until, UTC).strftime("%H:%M:%S UTC")
+            when = utc_clock_text(until, now)
             return f"tell {_jobs_text(run.job_id for run in runs)}: requeued at {when}: {_reasons_text(runs)}", [], []
         case RecordInterruptions(runs):
             return f"note that {_jobs_text(run.job_id for run in runs)} lost a machine: {_reasons_text(runs)}", [], []

@@ -32,6 +32,7 @@ from burstd.cli.commands.bill_reconcile import reconcile_bill
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.plain_text import print_json
 from burstd.cli.session import ApiClient, ExitCode, with_client
+from burstd.cli.watch import listing
 from burstd.domain.billing.closing import COLUMNS, SITE_COLUMNS
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class BillGroup(StrEnum):
 
 
 @app.callback(invoke_without_command=True)
-@with_client
+@listing
 def bill(
     burstd: ApiClient,
     by: Annotated[BillGroup | None, typer.Option(help="Split it by this (default: user); project is account.")] = None,
@@ -105,6 +106,8 @@ def bill(
 
     if burstd.json and form not in (BillFormat.TEXT, BillFormat.JSON):
         burstd.fail(ExitCode.USAGE, "Say --format or --json, not both.")
+    if burstd.watching and form is not BillFormat.TEXT:
+        burstd.fail(ExitCode.USAGE, "--watch goes with the text, or with --json.")
     params: dict[str, str | int | float] = {**_period(burstd, since, until, month)}
     if form in _WHOLE:
         if by is not None:

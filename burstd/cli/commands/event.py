@@ -65,6 +65,7 @@ def follow_events(
 
     params = _filter_params(job, node, claim)
     answer = burstd.get_json("/events", params | {"limit": number})
+    begun = burstd.parse(EventsView, answer).now
     out = None if burstd.json else ConsoleOutput()
     try:
         while True:
@@ -73,7 +74,8 @@ def follow_events(
                 for event in answer["events"]:
                     print_json_line(event)
             elif page.events:
-                _print_events(out, page, heads=False)
+                # The day of what was printed is not that of now when it is read.
+                _print_events(out, page.model_copy(update={"now": begun}), heads=False)
             time.sleep(FOLLOW_INTERVAL_S)
             answer = _next_page(burstd, params | {"after": max(1, page.last), "limit": 1000}, answer)
     except KeyboardInterrupt:

@@ -25,6 +25,7 @@ from burstd.cli.commands.job_shell import job_shell
 from burstd.cli.commands.job_use import find_use, print_use, write_plot
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, JobArgument, with_client
+from burstd.cli.watch import listing
 from burstd.domain.units import size_text
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ app = typer.Typer(help="Jobs of the burst partitions.", no_args_is_help=True)
 
 
 @app.command("list")
-@with_client
+@listing
 def list_jobs(
     burstd: ApiClient,
     user: Annotated[str, typer.Option(help="Only this user's.")] = "",

@@ -15,6 +15,7 @@ from burstd.cli.commands.event import print_history
 from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption, read_settings
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, node_names, pool_names, with_client
+from burstd.cli.watch import listing
 
 if TYPE_CHECKING:
     from burstd.api.answers.nodes import FaultyNodesView, NodeDetailView, NodesView, NodeView, ReferenceView
@@ -30,7 +31,7 @@ NodesArgument = Annotated[
 
 
 @app.command("list")
-@with_client
+@listing
 def list_nodes(
     burstd: ApiClient,
     every: Annotated[bool, typer.Option("--all", "-a", help="Also slots without a machine.")] = False,
@@ -107,7 +108,7 @@ def print_node(out: ConsoleOutput, answer: NodeDetailView) -> None:
 
 
 @app.command("faults")
-@with_client
+@listing
 def list_node_faults(
     burstd: ApiClient,
     since: Annotated[str, typer.Option(metavar="TIME", help="From: 90d (ago), 2026-09-01; default: all.")] = "",

@@ -10,6 +10,7 @@ import typer
 from burstd.api.answers.text import abbreviated_list, parse_duration, plural
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, pool_names, with_client
+from burstd.cli.watch import listing
 
 if TYPE_CHECKING:
     from burstd.api.answers.plan import PlanView
@@ -22,7 +23,7 @@ class ConfirmSubject(StrEnum):
     CLOCK = "clock"
 
 
-@with_client
+@listing
 def plan(burstd: ApiClient) -> None:
     """What the next loop would do, from a fresh snapshot; changes nothing."""
     from burstd.api.answers.plan import PlanView

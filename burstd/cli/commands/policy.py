@@ -13,6 +13,7 @@ from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.plain_text import print_json
 from burstd.cli.session import ApiClient, ExitCode, with_client
+from burstd.cli.watch import listing
 
 if TYPE_CHECKING:
     from burstd.api.answers.policies import PoliciesView, PolicyChangeView, PolicyTestView, PolicyView
@@ -25,7 +26,7 @@ _CHANGE_STYLES = {"comes": ("+", "green"), "goes": ("-", "red"), "changes": ("~"
 
 
 @app.command("list")
-@with_client
+@listing
 def list_policies(burstd: ApiClient) -> None:
     """All policies: where they come from, their place in the chain, their settings, how they fare."""
     from burstd.api.answers.policies import PoliciesView

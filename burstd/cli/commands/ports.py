@@ -25,6 +25,7 @@ from burstd.cli.session import (
     JobArgument,
     with_client,
 )
+from burstd.cli.watch import listing
 from burstd.transfer.protocol.relay import SocketWire, relay, shutdown_socket
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _print_route(out: ConsoleOutput, answer: RouteView) -> None:
 
 
 @app.command("list")
-@with_client
+@listing
 def list_routes(burstd: ApiClient) -> None:
     """The open ones of your jobs; for administrators, everyone's."""
     from burstd.api.answers.jobs import RoutesView

@@ -14,6 +14,7 @@ from burstd.api.answers.text import duration_text, local_time_text, parse_durati
 from burstd.cli.commands.event import print_history
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.session import ApiClient, ExitCode, completion, confirm, with_client
+from burstd.cli.watch import listing
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -67,7 +68,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print Slurm's com
 
 
 @app.command("list")
-@with_client
+@listing
 def list_projects(burstd: ApiClient) -> None:
     """Projects: quota, what each runs, is to have and asks for, with a bar."""
     from burstd.api.answers.projects import ProjectListView

@@ -15,6 +15,7 @@ from burstd.cli.commands.status import bad_place_text, breaker_text
 from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption
 from burstd.cli.output import ConsoleOutput
 from burstd.cli.session import ApiClient, DaemonNotRunning, DaemonUnreachable, ExitCode, provider_names, with_client
+from burstd.cli.watch import listing
 from burstd.domain.units import memory_text
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _CHECK_STYLES = {True: ("ok", "green"), False: ("not ok", "bold red"), None: ("?
 
 
 @app.command("list")
-@with_client
+@listing
 def list_providers(burstd: ApiClient) -> None:
     """All clouds: when they were last listed, what they have, who uses them, what is wrong."""
     from burstd.api.answers.providers import ProvidersView
@@ -71,7 +72,7 @@ def _print_providers(out: ConsoleOutput, answer: ProvidersView) -> None:
 
 
 @app.command("offers")
-@with_client
+@listing
 def list_offers(
     burstd: ApiClient,
     name: ProviderArgument,

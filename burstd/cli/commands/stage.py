@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -12,15 +11,14 @@ from rich.text import Text
 from burstd.api.answers.text import ago, duration_text, elapsed_text, local_time_text, plural, remaining_text
 from burstd.cli.commands.event import print_history
 from burstd.cli.output import Cell, ConsoleOutput, progress_bar, styled_state
-from burstd.cli.plain_text import print_json, print_json_line
 from burstd.cli.session import ApiClient, ExitCode, confirm, staged_job_ids, with_client
+from burstd.cli.watch import listing
 from burstd.domain.units import size_text
 
 if TYPE_CHECKING:
     from burstd.api.answers.staging import StagingDetailView, StagingListView, StagingUsageView, TransferView, UsageView
 
 app = typer.Typer(help="The data of jobs: what is on its way, what is held, who takes up what.", no_args_is_help=True)
-WATCH_INTERVAL_S = 1.0
 _FINAL_STATES = frozenset({"delivered", "held", "cleared"})
 
 _TRANSFER_NAMES = {"in": "to the store", "link": "links to its sources"}
@@ -31,41 +29,32 @@ StagedJobArgument = Annotated[
 
 
 @app.command("status")
-@with_client
+@listing
 def stage_status(
     burstd: ApiClient,
     job: Annotated[str, typer.Argument(metavar="[JOB]", help="Only this job.", autocompletion=staged_job_ids)] = "",
     every: Annotated[bool, typer.Option("--all", "-a", help="Also what is over, newest first.")] = False,
     user: Annotated[str, typer.Option(help="Only this user's.")] = "",
     number: Annotated[int, typer.Option("-n", min=1, max=1000, help="With --all, at most so many.")] = 100,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C or the end of JOB's data.")
-    ] = False,
 ) -> None:
-    """Each job's data and its transfers: how far, how fast, how long still, what was there already."""
+    """Each job's data and its transfers: how far, how fast, how long still, what was there already.
+
+    With --watch until the end of JOB's data.
+    """
+    from burstd.api.answers.staging import StagingDetailView, StagingListView
+
     if job and (every or user):
         burstd.fail(ExitCode.USAGE, "Name a job, or choose several with --all and --user.")
 
-    def answers() -> Iterator[Any]:
-        while True:
-            if job:
-                answer = burstd.get_json(f"/stage/{job}")
-            else:
-                params: dict[str, str | int | float] = {"user": user} if user else {}
-                answer = burstd.get_json("/stage", params | ({"all": "true", "limit": number} if every else {}))
-            yield answer
-            if not watch or (job and answer["job"]["state"] in _FINAL_STATES):
-                return
-            time.sleep(WATCH_INTERVAL_S)
-
-    try:
-        if burstd.json:
-            for answer in answers():
-                (print_json_line if watch else print_json)(answer)
-        else:
-            ConsoleOutput().live_pages(_page(burstd, answer, job, watch) for answer in answers())
-    except KeyboardInterrupt:
-        raise typer.Exit(ExitCode.OK) from None
+    if job:
+        answer = burstd.get_json(f"/stage/{job}")
+        burstd.show(StagingDetailView, answer, lambda out, one: _print_job(out, one, history=not burstd.watching))
+        if answer["job"]["state"] in _FINAL_STATES:
+            raise typer.Exit(ExitCode.OK)
+        return
+    params: dict[str, str | int | float] = {"user": user} if user else {}
+    answer = burstd.get_json("/stage", params | ({"all": "true", "limit": number} if every else {}))
+    burstd.show(StagingListView, answer, print_staging_list)
 
 
 @app.command("retry")
@@ -114,22 +103,12 @@ def evict(
 
 
 @app.command("usage")
-@with_client
+@listing
 def stage_usage(burstd: ApiClient) -> None:
     """What the store holds, and who takes up how much of his quota."""
     from burstd.api.answers.staging import StagingUsageView
 
     burstd.show(StagingUsageView, burstd.get_json("/stage/usage"), _print_usage)
-
-
-def _page(burstd: ApiClient, answer: Any, job: str, watch: bool) -> Callable[[ConsoleOutput], None]:
-    from burstd.api.answers.staging import StagingDetailView, StagingListView
-
-    if not job:
-        every = burstd.parse(StagingListView, answer)
-        return lambda out: print_staging_list(out, every)
-    one = burstd.parse(StagingDetailView, answer)
-    return lambda out: _print_job(out, one, history=not watch)
 
 
 def print_staging_list(out: ConsoleOutput, answer: StagingListView) -> None:

@@ -19,7 +19,8 @@ from burstd.api.answers.text import (
     remaining_text,
 )
 from burstd.cli.output import Cell, ConsoleOutput, faint_zero, styled_state
-from burstd.cli.session import ApiClient, with_client
+from burstd.cli.session import ApiClient
+from burstd.cli.watch import listing
 from burstd.domain.units import size_text
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _MAX_HOLDS = 3
 _OK = Text("ok", "green")
 
 
-@with_client
+@listing
 def status(burstd: ApiClient) -> None:
     """Nodes wanted, booting, open and leaving; waiting jobs and why they wait; the cost per hour."""
     from burstd.api.answers.status import StatusView

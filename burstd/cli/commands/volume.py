@@ -11,6 +11,7 @@ from burstd.api.answers.text import elapsed_text, local_time_text, money_text
 from burstd.cli.commands.event import print_history
 from burstd.cli.output import ConsoleOutput, styled_state
 from burstd.cli.session import ApiClient, ExitCode, confirm, with_client
+from burstd.cli.watch import listing
 from burstd.domain.units import size_text
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ UserOption = Annotated[str, typer.Option(help="Whose it is; default: yours.")]
 
 
 @app.command("list")
-@with_client
+@listing
 def list_volumes(burstd: ApiClient, user: Annotated[str, typer.Option(help="Only this user's.")] = "") -> None:
     """Volumes: where they are, which job has each, what they cost. Administrators see everybody's."""
     from burstd.api.answers.volumes import VolumeListView

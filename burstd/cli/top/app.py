@@ -11,7 +11,7 @@ from textual import events
 from textual.app import App, ComposeResult
 
 from burstd.api.answers.status import StatusView
-from burstd.api.answers.text import elapsed_text, money_sums_text, plural
+from burstd.api.answers.text import elapsed_text, local_time_text, money_sums_text, plural
 from burstd.cli.plain_text import safe_text
 from burstd.cli.session import ApiClient, DaemonUnreachable
 from burstd.cli.top.driver import ErasingDriver
@@ -148,9 +148,9 @@ class TopApp(App[None]):
     def _title(self) -> Text:
         status = self._status
         if self._error and self._failed_since is not None:
-            old = f"; this is of {status.now.astimezone():%H:%M:%S}" if status else ""
-            ago = elapsed_text(self._failed_since, datetime.now().astimezone())
-            since = f"{self._failed_since:%H:%M:%S}"
+            now = datetime.now().astimezone()
+            old = f"; this is of {local_time_text(status.now, now)}" if status else ""
+            ago, since = elapsed_text(self._failed_since, now), local_time_text(self._failed_since, now)
             return Text(safe_text(f"no answer since {since} ({ago}){old}: {self._error}"), "bold red reverse")
         if status is None:
             return Text("burstd is asked ...")

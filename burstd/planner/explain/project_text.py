@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from fractions import Fraction
 
+from burstd.domain.clock import utc_clock_text
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.project import OVER_QUOTA_PREFIX, QUOTA_PREFIX, Project, Share, gpu_number, gpus_text
 from burstd.domain.slurm.job import PENDING_STATES, Job
@@ -80,7 +80,7 @@ def leaving_text(job: Job, snapshot: Snapshot) -> str:
     warning = snapshot.runtime_state.warned.get((job.het_job_id or job.id, job.restarts))
     why = warning.reason if warning is not None else "slurmctld preempts it"
     latest = ", or when its last checkpoint is taken" if warning is not None and warning.takes_checkpoint else ""
-    return f"requeued at {datetime.fromtimestamp(at, UTC):%H:%M:%S UTC}{latest}: {why}"
+    return f"requeued at {utc_clock_text(at, snapshot.now)}{latest}: {why}"
 
 
 def project_text(project: Project, projects: Mapping[str, Project], shares: Mapping[str, Share]) -> str:

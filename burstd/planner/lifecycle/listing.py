@@ -10,11 +10,11 @@ ended by its id, as every machine that is given up: if it runs after all, it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
+from burstd.domain.clock import utc_clock_text
 from burstd.domain.cloud.instance import InstanceState
 from burstd.domain.snapshot import CircuitBreaker, SlurmView, Snapshot, Unavailable
 from burstd.planner.lifecycle.output_retention import MIN_ABSENT_WITH_OUTPUT_S, retained_nodes
@@ -131,7 +131,7 @@ def listing_alarms(snapshot: Snapshot, boot_timeout_s: float, retention_s: float
     # A machine with output is not asked before: nothing contradicts the list so far.
     unasked = {id_ for id_, one in retained_nodes(snapshot, retention_s).items() if one.job_ended}
     doubts = doubted_lists(snapshot)
-    alarms = [f"{doubt}{_given_up_at(doubt, boot_timeout_s)}" for doubt in doubts.values()]
+    alarms = [f"{doubt}{_given_up_at(doubt, boot_timeout_s, snapshot.now)}" for doubt in doubts.values()]
     long: dict[str, list[str]] = {}
     for claim in (*snapshot.claims, *snapshot.storage_claims):
         seen = snapshot.runtime_state.missing_sightings.get(claim.id)
@@ -146,11 +146,11 @@ def listing_alarms(snapshot: Snapshot, boot_timeout_s: float, retention_s: float
     return alarms
 
 
-def _given_up_at(doubt: DoubtedList, boot_timeout_s: float) -> str:
+def _given_up_at(doubt: DoubtedList, boot_timeout_s: float, now: float) -> str:
     if not doubt.boots_since:
         return ""
-    end = datetime.fromtimestamp(doubt.boots_since + boot_timeout_s, UTC)
-    return f"; burstd gives up and terminates those that boot by {end:%H:%M} UTC"
+    end = utc_clock_text(doubt.boots_since + boot_timeout_s, now, "%H:%M")
+    return f"; burstd gives up and terminates those that boot by {end}"
 
 
 def termination_alarms(snapshot: Snapshot) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from burstd.domain.claim import USABLE, ClaimState
+from burstd.domain.clock import utc_clock_text
 from burstd.domain.plan import Action, ChangeClaimState
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import Snapshot
@@ -80,7 +80,7 @@ class InputDeadlines:
             and not self._jobs_with_nodes.isdisjoint((job.id, job.array_job_id, job.het_job_id))
         ):
             return InputVerdict("")
-        at = datetime.fromtimestamp(view.ready_at, UTC).strftime("%H:%M UTC")
+        at = utc_clock_text(view.ready_at, self._now, "%H:%M")
         return InputVerdict(
             f"its input is expected at {at} ({_rounded_span(view.ready_at - self._now)}); a node takes"
             f" {_rounded_span(boot)} to boot: burstd launches one in {_rounded_span(start - self._now)}",
