@@ -128,6 +128,9 @@ class BudgetPolicy:
             return target
         settings = self.settings
         balance = BudgetBalance(settings.limits(), snapshot, settings.overhead_s, settings.unlimited_s or 0.0)
+        for line in target.budgets:
+            # What was stopped in the first of this decision's two looks is not in the second.
+            balance.stop((line.kind, line.name), line.stops)
         asked = {job for want in target.wants for job in want.jobs}
         rows = {job.id: job for job in snapshot.slurm.jobs if job.id in asked} if asked else {}
         allocator = _BudgetAllocator(settings, rows, balance, self.name)
@@ -241,6 +244,8 @@ class _BudgetAllocator:
         verdict, reason = self._verdict_for(key, cost)
         whole = _Shortage(reason, impossible=verdict == "impossible")
         if len(priced) > 1 or priced[0].want.gang:
+            if not whole.impossible:
+                self.balance.stop(key, (job for one in priced for job in one.want.jobs))
             return whole
         one = priced[0]
         mine: dict[Payer, list[str]] = {key: [] for key in short}
@@ -262,6 +267,8 @@ class _BudgetAllocator:
                     alike[like] = self._verdict_for(payer, own) if self.balance.lacks(payer, own) else None
                 if said := alike[like]:
                     out.setdefault(job, said)
+                    if said[0] == "wait":
+                        self.balance.stop(payer, [job])
         if out:
             return replace(whole, jobs=out)
         for payer, jobs in mine.items():
@@ -270,6 +277,7 @@ class _BudgetAllocator:
                 # What its output costs depends on the jobs: without some of them the others may fit.
                 if not self.settings.egress_gib or self._limit(job) == longest:
                     out.setdefault(job, ("wait", self.balance.shortage_reason(payer, short[payer])))
+                    self.balance.stop(payer, [job])
         return replace(whole, jobs=out)
 
     def _verdict_for(self, key: Payer, cost: Decimal) -> tuple[str, str]:

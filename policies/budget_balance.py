@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Literal
@@ -68,6 +68,7 @@ class BudgetBalance:
                     self._live.setdefault(key, []).append((claim, amount))
         self._lines: dict[Payer, BudgetLine] = {}
         self._reserved: dict[Payer, Decimal] = {}
+        self._stopped: dict[Payer, dict[str, None]] = {}
 
     def payers_of(self, accounts: tuple[str, ...], users: tuple[str, ...]) -> Sequence[Payer]:
         """The budgets that pay for a machine: each may come to pay for all of it."""
@@ -110,13 +111,21 @@ class BudgetBalance:
         for key, amount in charges.items():
             self._reserved[key] = self._reserved.get(key, Decimal(0)) + amount
 
+    def stop(self, key: Payer, jobs: Iterable[str]) -> None:
+        """Notes that these jobs wait because there is too little left."""
+        if self._limits.limit_for(key) is not None and not self.line(key).fault:
+            self._stopped.setdefault(key, {}).update(dict.fromkeys(jobs))
+
     def lines(self) -> tuple[BudgetLine, ...]:
         """Every budget that has a name, and of ``"*"`` those who have spent or promised something."""
         named = [(kind, name) for kind, some in self._limits.by_kind.items() for name in some if name != "*"]
         others = {*self._spent, *self._live}.difference(named)
-        lines = [self.line(key) for key in others if self._limits.limit_for(key) is not None]
+        lines = [self._shown(key) for key in others if self._limits.limit_for(key) is not None]
         used = [line for line in lines if line.spent or line.committed or line.fault]
-        return tuple(sorted((*map(self.line, named), *used), key=lambda line: (line.kind, line.name)))
+        return tuple(sorted((*map(self._shown, named), *used), key=lambda line: (line.kind, line.name)))
+
+    def _shown(self, key: Payer) -> BudgetLine:
+        return replace(self.line(key), stops=tuple(self._stopped.get(key, ())))
 
     def shortage_reason(self, key: Payer, cost: Decimal) -> str:
         """Why so much is not to be had from this budget."""

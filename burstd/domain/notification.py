@@ -24,7 +24,7 @@ class Notification:
     """Names what it tells of, so that nothing is told twice: ``budget/project/a/month/2026-11/80``."""
     kind: NotificationKind
     event: str
-    """``begin``, ``end``; ``80``, ``95``, ``spent``; ``cannot_start``, ``output``, ``spot``; ``test``."""
+    """``begin``, ``end``; ``80``, ``95``, ``spent``; a word of ``[notify] jobs``; ``test``."""
     time: float
     """When that was, in burstd's seconds since 1970."""
     title: str

@@ -1,10 +1,10 @@
-"""What is worth a notification: alarms that begin and end, budgets that run out, jobs with troubles of burstd's own."""
+"""What is worth a notification: alarms that begin and end, budgets that run out, what becomes of users' jobs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from burstd.db import LoggedEvent
@@ -12,12 +12,14 @@ from burstd.domain.billing.costs import BudgetLine, month_of
 from burstd.domain.idle_gpus import IdleAct
 from burstd.domain.notification import Notification, NotificationKind
 from burstd.domain.slurm.comment import IDLE_ALLOWED
+from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.staging import StageState
 from burstd.reconciler.machines import idle_gpus
 
 LEVELS = ((Decimal(1), "spent"), (Decimal("0.95"), "95"), (Decimal("0.8"), "80"))
 """Parts of a budget that are told of, the largest first."""
 INTERRUPTED, HELD, IMPOSSIBLE = "interrupted", "held", "impossible"
+DELIVERED = StageState.DELIVERED.value
 _IDLE_GPUS: Mapping[str, str] = {
     idle_gpus.WARNED: "job {job} does not use its GPUs",
     idle_gpus.EVENTS[IdleAct.SHORTEN]: "the time limit of job {job} is shortened",
@@ -26,11 +28,17 @@ _IDLE_GPUS: Mapping[str, str] = {
     idle_gpus.REFUSED: "job {job} goes on as it was",
 }
 JOB_EVENTS: Mapping[str, str] = {
-    INTERRUPTED: "spot", HELD: "output", IMPOSSIBLE: "cannot_start", **dict.fromkeys(_IDLE_GPUS, "idle_gpus"),
+    INTERRUPTED: "spot", HELD: "output", IMPOSSIBLE: "cannot_start", DELIVERED: "output_home",
+    **dict.fromkeys(_IDLE_GPUS, "idle_gpus"),
 }  # fmt: skip
 """Words of the log, and what users are told of by the setting ``jobs``."""
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
-_OUTPUT_STATES = (StageState.COLLECTING, StageState.DELIVERING)
+_OLD_STATES = {HELD: (StageState.COLLECTING, StageState.DELIVERING), DELIVERED: (StageState.DELIVERING,)}
+"""Of a job's data, before what is told of it."""
+_STARTED_S = 3600.0
+"""Of a job that has run for longer nobody is told that it starts."""
+_SHOWN = 5
+"""Jobs or nodes that a text names."""
 _JOB = re.compile(r"[0-9][0-9_+]{0,40}")
 
 
@@ -90,33 +98,116 @@ def budget_news(budgets: Iterable[BudgetLine], now: float, known: Collection[str
         if line.fault or line.limit <= 0:
             continue
         used = line.spent + line.committed
-        subject = f"{line.kind} {line.name}".strip() or "the whole site"
         for level, event in LEVELS:
-            about = f"budget/{line.kind}/{line.name}/{line.period}/{line.currency}/{month_of(now)}/{event}"
+            about = f"{_budget_id(line, now)}/{event}"
             if about in known:
                 break
             if used >= level * line.limit:
                 title = "a budget is used up" if event == "spent" else f"{event} % of a budget are used"
                 yield Notification(
                     about, NotificationKind.BUDGET, event, now, title,
-                    f"budget of {subject} ({line.period}): {100 * used / line.limit:.0f} % of {line.limit:.2f} "
+                    f"{_budget_name(line)}: {100 * used / line.limit:.0f} % of {line.limit:.2f} "
                     f"{line.currency} are used: {line.spent:.2f} spent, {line.committed:.2f} promised to machines"
                     + ("; no machine is started on it" if event == "spent" else ""),
-                    data={"budget": subject, "period": line.period, "limit": str(line.limit), "spent": str(line.spent),
-                          "committed": str(line.committed), "currency": line.currency},
+                    data={"budget": _payer_name(line), "period": line.period, "limit": str(line.limit),
+                          "spent": str(line.spent), "committed": str(line.committed), "currency": line.currency},
                 )  # fmt: skip
                 break
+
+
+def _payer_name(line: BudgetLine) -> str:
+    return f"{line.kind} {line.name}".strip() or "the whole site"
+
+
+def _budget_name(line: BudgetLine) -> str:
+    return f"budget of {_payer_name(line)} ({line.period})"
+
+
+def _budget_id(line: BudgetLine, now: float) -> str:
+    return f"budget/{line.kind}/{line.name}/{line.period}/{line.currency}/{month_of(now)}"
+
+
+def stopped_news(budgets: Iterable[BudgetLine], jobs: Mapping[str, Job], now: float) -> Iterator[Notification]:
+    """What users are told whose jobs wait because a budget has too little left: one message a user, budget and month.
+
+    ``jobs``: those in the queue, by id.
+    """
+    for line in budgets:
+        of_user: dict[str, list[str]] = {}
+        for job in filter(None, map(jobs.get, line.stops)):
+            of_user.setdefault(job.user, []).append(job.id)
+        for user, stopped in of_user.items():
+            yield Notification(
+                f"job/{_budget_id(line, now)}/{user}", NotificationKind.JOB, "budget", now,
+                "a budget has too little left for your jobs",
+                f"{_budget_name(line)}: {max(line.left, Decimal(0)):.2f} of {line.limit:.2f} {line.currency} are left, "
+                f"too little for what waits ({_some(stopped)}); see burstctl explain {stopped[0]}",
+                user, {"budget": _payer_name(line), "jobs": _some(stopped)},
+            )  # fmt: skip
+
+
+def start_news(jobs: Iterable[Job], slots: Set[str], now: float) -> Iterator[Notification]:
+    """What users are told whose jobs have started on nodes of burstd's: one message a job, array or het job.
+
+    ``slots``: nodes with a machine.
+    """
+    told: set[str] = set()
+    for job in jobs:
+        if job.state is not JobState.RUNNING or now - job.start >= _STARTED_S or slots.isdisjoint(job.node_list):
+            continue
+        whole = job.array_job_id or job.het_job_id or job.id
+        if whole in told:
+            continue
+        told.add(whole)
+        first = f"{job.id} is the first of it to run, on " if job.id != whole else "it runs on "
+        yield Notification(
+            f"job/{whole}/start", NotificationKind.JOB, "start", now, f"job {whole} has started",
+            f"{first}{_some(job.node_list)}; see burstctl job show {job.id}", job.user, {"job": job.id},
+        )  # fmt: skip
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class HomeOutput:
+    """Output of a job, or of tasks of an array so far, that is home and of which its user was not told yet."""
+
+    user: str
+    seq: int
+    """Of the last event that said so, and its time and words."""
+    time: float
+    reason: str
+    jobs: int = 1
+    """Tasks whose output is home."""
+    failed: int = 0
+    """Of them, those that did not end well."""
+
+    def joined(self, later: HomeOutput) -> HomeOutput:
+        """With that of one more task."""
+        return replace(later, jobs=self.jobs + later.jobs, failed=self.failed + later.failed)
+
+
+def home_notification(job: str, home: HomeOutput) -> Notification:
+    """What the owner of a job, or of an array, is told once all its output is home."""
+    text = home.reason if home.jobs == 1 else f"the output of {home.jobs} tasks is home"
+    if home.failed:
+        text += "; the job had failed" if home.jobs == 1 else f"; {home.failed} of them had failed"
+    return Notification(
+        f"job/{job}/output_home/{home.seq}", NotificationKind.JOB, "output_home", home.time,
+        f"the output of job {job} is home", f"{text}; see burstctl stage status --all", home.user, {"job": job},
+    )  # fmt: skip
 
 
 def job_of_event(event: LoggedEvent) -> str:
     """The job that an event is about and of which its owner is told; empty: it is none of those."""
     kind, _, job = event.subject.partition(":")
-    wanted = "stage" if event.new == HELD else "job"
+    wanted = "stage" if event.new in _OLD_STATES else "job"
     if kind != wanted or event.new not in JOB_EVENTS or not _JOB.fullmatch(job):
         return ""
-    if event.new == HELD and event.old not in _OUTPUT_STATES:
-        return ""
-    return job
+    return job if event.old in _OLD_STATES.get(event.new, (event.old,)) else ""
 
 
 def job_notification(event: LoggedEvent, job: str, user: str) -> Notification:

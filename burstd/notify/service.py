@@ -17,24 +17,33 @@ from burstd.db import LoggedEvent, Store, StoreError
 from burstd.domain.clock import Clock, backoff_s
 from burstd.domain.notification import Delivery, DeliveryState, Notification, NotificationKind
 from burstd.domain.plan import Plan
+from burstd.domain.slurm.job import ENDED_STATES, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.notify.news import (
+    DELIVERED,
     HELD,
     IMPOSSIBLE,
     JOB_EVENTS,
     AlarmWatch,
+    HomeOutput,
     ToldAlarm,
     budget_news,
+    home_notification,
     job_notification,
     job_of_event,
+    start_news,
+    stopped_news,
 )
 from burstd.notify.ways import NotSent, Way, ways, ways_for
+from burstd.reconciler.pollers.ingress import CLAIM_WITH_JOBS
 from burstd.runtime.workers import Workers
 from burstd.settings.notify import NotifySettings
 
 ALARMS_KEY = "notified alarms"
 EVENTS_KEY = "notified events"
 """Under which the record keeps the alarms that were told and are not over, and the number of the last event read."""
+HOME_KEY = "notified outputs"
+"""Output that is home of arrays whose tasks are not all over."""
 MAX_WAITING = 1000
 """Deliveries that wait; more are dropped, and logged."""
 MAX_AT_ONCE = 20
@@ -75,6 +84,10 @@ class NotificationService:
         self._saved_at = float("-inf")
         self._impossible: dict[str, LoggedEvent] = {}
         """By job, those that are told of once they have lasted."""
+        self._home: dict[str, HomeOutput] = {}
+        """By job or array."""
+        self._lasting: set[str] = set()
+        """Ids of messages of what was so in the last loop already."""
         self._for_user: Counter[tuple[str, str, int]] = Counter()
         """Messages by user, what they tell of, and hour."""
         self._budgets_known: set[str] = set()
@@ -111,6 +124,7 @@ class NotificationService:
                 news += budget_news(latest[1].target.budgets, now, self._budgets_known)
             told_alarms = any(one.kind is NotificationKind.ALARM for one in news)
             news += self._job_news(settings, *latest, now)
+            news += self._lasting_news(settings, *latest, now)
             self._record(news, settings, now, save_alarms=told_alarms)
         self._send_due(there, now)
 
@@ -119,7 +133,9 @@ class NotificationService:
         told = json.loads(self._store.metadata(ALARMS_KEY) or "{}")
         self._waiting = {(one.notification.id, one.way): one for one in self._store.deliveries_waiting()}
         self._read_seq = self._saved_seq = int(self._store.metadata(EVENTS_KEY) or self._store.last_event_seq())
-        self._budgets_known, self._impossible = set(), {}
+        self._budgets_known, self._impossible, self._lasting = set(), {}, set()
+        home = json.loads(self._store.metadata(HOME_KEY) or "{}")
+        self._home = {job: HomeOutput(**one) for job, one in home.items()}
         self._saved_at = now
         self._watch = AlarmWatch({key: ToldAlarm(**alarm) for key, alarm in told.items()})
         return self._watch
@@ -136,6 +152,8 @@ class NotificationService:
         for job, event in wanted:
             if event.new == IMPOSSIBLE:
                 self._impossible.setdefault(job, event)
+            elif event.new == DELIVERED:
+                self._note_home(event, job, snapshot)
             elif job:
                 due.append((job, event))
         lasted = {job: e for job, e in self._impossible.items() if now - e.time >= settings.begin_after_s}
@@ -146,7 +164,41 @@ class NotificationService:
         owners = {}
         if due and isinstance(snapshot.slurm, SlurmView):
             owners = {job.id: job.user for job in snapshot.slurm.jobs}
-        return [one for job, event in due if job and (one := self._job_message(event, job, owners)) is not None]
+        told = [one for job, event in due if job and (one := self._job_message(event, job, owners)) is not None]
+        return [*told, *self._home_news(snapshot)]
+
+    def _note_home(self, event: LoggedEvent, job: str, snapshot: Snapshot) -> None:
+        """``job``: the number that Slurm's hooks have, of a task of an array too; empty: it is about no output."""
+        staging = self._store.find_staging(job) if job else None
+        if staging is None:
+            return
+        rows = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
+        whole = next((row.array_job_id for row in rows if job == row.number and row.array_job_id), job)
+        failed = int(staging.job_state not in ("", JobState.COMPLETED.value))
+        one = HomeOutput(staging.user, event.seq, event.time, event.reason, failed=failed)
+        self._home[whole] = self._home[whole].joined(one) if whole in self._home else one
+
+    def _home_news(self, snapshot: Snapshot) -> list[Notification]:
+        """Of jobs at once, of arrays when no task is in the queue any more."""
+        if not self._home or not isinstance(snapshot.slurm, SlurmView):
+            return []
+        there = {job.array_job_id for job in snapshot.slurm.jobs if job.state not in ENDED_STATES}
+        over = {job: home for job, home in self._home.items() if job not in there}
+        self._home = {job: home for job, home in self._home.items() if job in there}
+        return [home_notification(job, home) for job, home in over.items()]
+
+    def _lasting_news(self, settings: NotifySettings, snapshot: Snapshot, plan: Plan, now: float) -> list[Notification]:
+        """Messages of what is so now and was not in the last loop."""
+        news: list[Notification] = []
+        if isinstance(snapshot.slurm, SlurmView):
+            if "start" in settings.jobs:
+                news += start_news(
+                    snapshot.slurm.jobs, {c.slot for c in snapshot.claims if c.state in CLAIM_WITH_JOBS}, now
+                )
+            if "budget" in settings.jobs and any(line.stops for line in plan.target.budgets):
+                news += stopped_news(plan.target.budgets, {job.id: job for job in snapshot.slurm.jobs}, now)
+        before, self._lasting = self._lasting, {one.id for one in news}
+        return [one for one in news if one.id not in before]
 
     def _job_message(self, event: LoggedEvent, job: str, owners: Mapping[str, str]) -> Notification | None:
         staging = self._store.find_staging(job) if event.new == HELD else None
@@ -190,6 +242,8 @@ class NotificationService:
                 told = {key: asdict(alarm) for key, alarm in self._watch.told.items()}
                 self._store.set_metadata(ALARMS_KEY, json.dumps(told), logged=False)
             self._store.set_metadata(EVENTS_KEY, str(seq), logged=False)
+            home = {job: asdict(one) for job, one in self._home.items()}
+            self._store.set_metadata(HOME_KEY, json.dumps(home), logged=False)
         self._saved_seq, self._saved_at = seq, now
         self._waiting |= {(one.notification.id, one.way): one for one in deliveries}
 

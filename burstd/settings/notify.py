@@ -17,7 +17,7 @@ _ADDRESS = r"[A-Za-z0-9._%+-]{1,64}(@[A-Za-z0-9.-]{1,253})?"
 MailAddress = Annotated[str, matching(_ADDRESS, "must be one mail address, such as 'hpc-team@example.org'")]
 Host = Annotated[str, matching(r"(|[A-Za-z0-9.:-]{1,253})", "must be the name or address of a host")]
 Domain = Annotated[str, matching(r"(|[A-Za-z0-9.-]{1,253})", "must be a domain, such as 'example.org'")]
-JobEvent = Literal["cannot_start", "output", "spot", "idle_gpus"]
+JobEvent = Literal["cannot_start", "start", "budget", "output", "output_home", "spot", "idle_gpus"]
 
 
 class MailSettings(Section):
@@ -72,7 +72,7 @@ class NotifySettings(Section):
 
     alarms: bool = Field(default=True, strict=True)
     budgets: bool = Field(default=True, strict=True)
-    jobs: Annotated[tuple[JobEvent, ...], Field(max_length=4)] = ()
+    jobs: Annotated[tuple[JobEvent, ...], Field(max_length=7)] = ()
     """What users are told of their own jobs."""
     begin_after_s: Seconds = 60.0
     """An alarm is told once it has lasted so long, ..."""

@@ -9,7 +9,17 @@ import pytest
 
 from burstd.db import LoggedEvent
 from burstd.domain.billing.costs import BudgetLine
-from burstd.notify.news import AlarmWatch, ToldAlarm, alarm_key, budget_news, job_notification, job_of_event
+from burstd.domain.slurm.job import Job, JobState
+from burstd.notify.news import (
+    AlarmWatch,
+    ToldAlarm,
+    alarm_key,
+    budget_news,
+    job_notification,
+    job_of_event,
+    start_news,
+    stopped_news,
+)
 
 SKY = "provider sky cannot be read: no answer within 10 s"
 
@@ -75,7 +85,9 @@ def test_a_budget_is_told_of_at_each_level_once_a_month() -> None:
     ("subject", "old", "new", "job"),
     [("job:12", "", "interrupted", "12"), ("job:12_3", "wait", "impossible", "12_3"),
      ("stage:12", "delivering", "held", "12"), ("stage:12", "collecting", "held", "12"),
-     ("stage:12", "uploading", "held", ""), ("job:12", "", "held", ""), ("claim:c1", "", "impossible", ""),
+     ("stage:12", "uploading", "held", ""), ("stage:12", "delivering", "delivered", "12"),
+     ("stage:12", "collecting", "delivered", ""), ("job:12", "delivering", "delivered", ""),
+     ("job:12", "", "held", ""), ("claim:c1", "", "impossible", ""),
      ("pool:gpu", "", "impossible", ""), ("job:12", "", "boot", ""), ("job:x\r\ny", "", "interrupted", "")],
 )  # fmt: skip
 def test_jobs_of_events(subject: str, old: str, new: str, job: str) -> None:
@@ -104,3 +116,45 @@ def test_titles_hold_nothing_of_users() -> None:
     event = LoggedEvent(7, 5.0, "job:12", "", "interrupted", "<b>\r\nmachine", "spot", {"run": 2})
     found = job_notification(event, "12", "ada")
     assert (found.id, found.title, found.user) == ("job/12/spot/2", "the machine of job 12 is taken back", "ada")
+
+
+def running(job_id: str, node: str, start: float = 100.0, **fields: str) -> Job:
+    return Job(job_id, "ada", JobState.RUNNING, ("burst",), 0.0, start=start, node_list=(node,), **fields)  # type: ignore[arg-type]
+
+
+def test_of_jobs_that_start_on_nodes_of_burstd_their_users_are_told_once_an_array() -> None:
+    jobs = [
+        running("11", "gpu1"),
+        running("12_7", "gpu2", array_job_id="12"),
+        running("12_8", "gpu3", array_job_id="12"),
+        running("13", "cn1"),
+        running("14", "gpu1", start=-3500.0),
+        replace(running("15", "gpu1"), state=JobState.CONFIGURING),
+    ]
+    found = [*start_news(jobs, {"gpu1", "gpu2", "gpu3"}, 100.0)]
+    assert {one.id: (one.user, one.title, one.text) for one in found} == {
+        "job/11/start": ("ada", "job 11 has started", "it runs on gpu1; see burstctl job show 11"),
+        "job/12/start": (
+            "ada",
+            "job 12 has started",
+            "12_7 is the first of it to run, on gpu2; see burstctl job show 12_7",
+        ),
+    }
+
+
+def test_users_whose_jobs_a_budget_stops_are_told_once_a_month() -> None:
+    jobs = {name: Job(name, user, JobState.PENDING, ("burst",), 0.0) for name, user in
+            [(str(n), "ada") for n in range(7)] + [("7", "bob")]}  # fmt: skip
+    line = replace(LINE, spent=Decimal("98.5"), committed=Decimal(1), stops=(*jobs, "8"))
+    month = 30 * 86400.0
+    assert [(one.id, one.user, one.text) for one in stopped_news([LINE, line], jobs, month)] == [
+        ("job/budget/project/a/month/EUR/1970-01/ada", "ada",
+         ("budget of project a (month): 0.50 of 100.00 EUR are left, too little for what waits (0, 1, 2, 3, 4 and 2 "
+         "more); see burstctl explain 0")),
+        ("job/budget/project/a/month/EUR/1970-01/bob", "bob",
+         ("budget of project a (month): 0.50 of 100.00 EUR are left, too little for what waits (7); see burstctl "
+         "explain 7")),
+    ]  # fmt: skip
+    assert [one.id for one in stopped_news([line], {"7": jobs["7"]}, 2 * month)] == [
+        "job/budget/project/a/month/EUR/1970-03/bob"
+    ]

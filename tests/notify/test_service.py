@@ -16,13 +16,15 @@ from burstd.domain.billing.costs import BudgetLine
 from burstd.domain.notification import Delivery, DeliveryState, Notification, NotificationKind
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark, Target
+from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import Snapshot
+from burstd.domain.staging import Directives, StageState, Staging
 from burstd.notify import service as service_module
 from burstd.notify import ways as ways_module
 from burstd.notify.service import MAX_FOR_USER, MAX_TRIES, NotificationService
 from burstd.runtime.workers import ThreadWorkers
 from burstd.settings.notify import MailSettings, NotifySettings
-from tests.api.world import NOW, OTHER_USER, SNAPSHOT, USER, FixedClock
+from tests.api.world import JOBS, NOW, OTHER_USER, SLURM, SNAPSHOT, USER, FixedClock, job
 
 from .servers import Inbox, mail_server
 
@@ -42,6 +44,7 @@ class Rig:
         self.alarms: list[str] = []
         self.budgets: list[BudgetLine] = []
         self.remarks: tuple[Remark, ...] = ()
+        self.jobs: tuple[Job, ...] = JOBS
         self.place = place
         self.start()
 
@@ -58,7 +61,8 @@ class Rig:
         self.store.close()
 
     def latest(self) -> tuple[Snapshot, Plan]:
-        return SNAPSHOT, Plan((), Target(budgets=tuple(self.budgets)), self.remarks)
+        snapshot = replace(SNAPSHOT, slurm=replace(SLURM, jobs=self.jobs))
+        return snapshot, Plan((), Target(budgets=tuple(self.budgets)), self.remarks)
 
     def loop(self, seconds: float = 0.0) -> None:
         """One loop so much later, and all that it began."""
@@ -230,6 +234,60 @@ def test_users_are_told_of_their_jobs(rig: Rig, mail: Inbox) -> None:
     for _ in range(5):
         rig.loop(60)
     assert len(mail.mails) == 3
+
+
+def test_users_are_told_of_starts_and_budgets_once_also_over_restarts(rig: Rig, mail: Inbox) -> None:
+    rig.settings = rig.settings.model_copy(update={"jobs": ("start", "budget"), "budgets": False})
+    rig.loop()
+    assert mail.mails == [], "these jobs have run for long"
+    for _ in range(3):
+        rig.jobs = (*JOBS[1:], replace(JOBS[0], start=NOW), job("108", USER))
+        rig.budgets = [replace(BUDGET, stops=("108", "104", "103"))]
+        rig.loop(1)
+        rig.loop(1)
+        rig.kill()
+        rig.start()
+    assert sorted((to[0], str(one["Subject"]).removeprefix("burstd on ada: ")) for to, one in mail.mails) == [
+        (OTHER_USER, "a budget has too little left for your jobs"),
+        (USER, "a budget has too little left for your jobs"),
+        (USER, "job 101 has started"),
+    ]
+    rig.loop(31 * 86400)
+    assert len(mail.mails) == 5
+
+
+def deliver(rig: Rig, number: str, state: JobState) -> None:
+    rig.store.make_staging(Staging(number, USER, 1, 1, Directives(), StageState.WAITING, NOW, NOW))
+    rig.store.transition_staging(number, StageState.WAITING, StageState.HELD, "tried")
+    rig.store.transition_staging(number, StageState.HELD, StageState.DELIVERING, "tried", job_state=state.value)
+    rig.store.transition_staging(number, StageState.DELIVERING, StageState.DELIVERED, "9 bytes of output are home")
+
+
+def test_users_are_told_of_output_that_is_home_once_an_array(rig: Rig, mail: Inbox) -> None:
+    rig.settings = rig.settings.model_copy(update={"jobs": ("output_home",)})
+    tasks = [job(f"200_{n}", USER, JobState.STAGE_OUT, array_job_id="200", number=str(200 + n)) for n in range(3)]
+    rig.jobs = (*JOBS, *tasks)
+    rig.loop()
+    deliver(rig, "200", JobState.COMPLETED)
+    deliver(rig, "201", JobState.FAILED)
+    deliver(rig, "300", JobState.TIMEOUT)
+    rig.loop(1)
+    assert titles(mail) == ["the output of job 300 is home"]
+    assert "9 bytes of output are home; the job had failed; see " in mail.mails[0][1].get_content()
+    rig.kill()
+    rig.start()
+    rig.jobs = (*JOBS, tasks[2])
+    rig.loop(7200)
+    deliver(rig, "202", JobState.COMPLETED)
+    rig.loop(1)
+    assert len(mail.mails) == 1
+    rig.jobs = (*JOBS, replace(tasks[2], state=JobState.COMPLETED))
+    for _ in range(3):
+        rig.loop(1)
+        rig.kill()
+        rig.start()
+    assert titles(mail)[1:] == ["the output of job 200 is home"]
+    assert "the output of 3 tasks is home; 1 of them had failed; see " in mail.mails[1][1].get_content()
 
 
 def test_a_job_that_can_start_after_all_is_not_told_of(rig: Rig, mail: Inbox) -> None:

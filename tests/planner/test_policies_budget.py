@@ -103,6 +103,7 @@ def test_verdicts(
     assert not found.failed_policies
     assert last_verdict(found)[0] == verdict
     assert verdict == "boot" or last_verdict(found)[1] == reason
+    assert [line.stops for line in found.budgets if line.stops] == ([("1",)] if "; this may cost" in reason else [])
 
 
 def test_a_dearer_offer_that_does_not_fit_is_left_out() -> None:
@@ -128,6 +129,9 @@ def test_a_gang_is_paid_whole_or_not_at_all() -> None:
     found = asked(project("2.99"), big)
     assert found.wants == ()
     assert last_verdict(found)[0] == "impossible"
+    assert not any(line.stops for line in found.budgets)
+    found = asked(project("3"), big, spent=(spent("1"),))
+    assert (found.wants, [line.stops for line in found.budgets]) == ((), [("1",)])
 
 
 def test_a_shared_machine_is_started_for_those_who_can_pay() -> None:

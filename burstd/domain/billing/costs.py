@@ -55,6 +55,8 @@ class BudgetLine:
     """What machines that are there, or coming, may cost at most in this period."""
     fault: str = ""
     """Why it cannot be reckoned, and nothing is started on it; empty: it can."""
+    stops: tuple[str, ...] = ()
+    """Jobs that wait now because it has too little left for them."""
 
     @property
     def left(self) -> Decimal:
