@@ -93,7 +93,7 @@ def test_offers_with_what_is_known_of_each(backend: FakeBackend, root: ApiTestCl
     assert "zone b has no g8" in found["g8"]["refused"]["gpu"]
     every, hidden = offers(root, "?all=true")
     assert (every["tiny"]["pools"], every["tiny"]["refused"], hidden) == (
-        [], {"gpu": "smaller than the pool's slots: 4 CPUs of 8"}, 0,
+        [], {"gpu": "smaller than the pool's slots: 4 CPUs of 8, 16000 MiB of 65536, 0 gpu:v100 of 4"}, 0,
     )  # fmt: skip
 
 

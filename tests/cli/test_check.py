@@ -30,7 +30,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gets users'
 
 SETTINGS = """
 cluster = "ada"
-[providers.sky]
+[providers.sandbox]
 kind = "sandbox"
 [pools.gpu]
 nodes = "gpu[1-2]"
@@ -38,7 +38,7 @@ partitions = ["burst"]
 cpus = 8
 memory = "1G"
 gres = "gpu:v100:4"
-offers = [{ provider = "sky" }]
+offers = [{ provider = "sandbox" }]
 """
 
 
@@ -170,16 +170,21 @@ def slurm_that_says(folder: Path, config: str, nodes: str, partitions: str) -> P
     return file
 
 
-def test_the_running_slurm_is_compared(run: Run, tmp_path: Path, backend: FakeBackend) -> None:
-    (tmp_path / "plain.toml").write_text(SETTINGS, encoding="utf-8")
-    lines = run("slurm-config", "--config", str(tmp_path / "plain.toml"), "--slurm", "22.05").out.splitlines()
+def fitting_slurm(run: Run, folder: Path) -> tuple[Path, list[str], list[str], list[str], str]:
+    """A Slurm that has what SETTINGS need: the settings with it, lines of slurm-config, settings, nodes, partition."""
+    (folder / "plain.toml").write_text(SETTINGS, encoding="utf-8")
+    lines = run("slurm-config", "--config", str(folder / "plain.toml"), "--slurm", "22.05").out.splitlines()
     wanted = [line for line in lines if line and not line.startswith(("#", "NodeName", "Partition"))]
     config = [line.replace("=", " = ", 1) for line in wanted]
     config += ["SLURM_VERSION = 22.05.8", "SelectType = select/cons_tres"]
     node = "NodeName={} CPUAlloc=0 CPUTot=8 RealMemory=1024 AllocMem=0 Gres=gpu:v100:4 State=IDLE+CLOUD+POWERED_DOWN"
     nodes = [node.format(name) for name in ("gpu1", "gpu2")]
     partition = "PartitionName=burst Nodes=gpu[1-2] State=UP"
-    file = slurm_that_says(tmp_path, "\n".join(config), "\n".join(nodes), partition)
+    return slurm_that_says(folder, "\n".join(config), "\n".join(nodes), partition), lines, config, nodes, partition
+
+
+def test_the_running_slurm_is_compared(run: Run, tmp_path: Path, backend: FakeBackend) -> None:
+    file, lines, config, nodes, partition = fitting_slurm(run, tmp_path)
     outcome = run("check", "--config", str(file))
     first, *nodes_compared = outcome.out.splitlines()
     assert (first, outcome.code) == ("Slurm 22.05.8 has what the pools need.", 0)
@@ -204,7 +209,6 @@ def test_the_running_slurm_is_compared(run: Run, tmp_path: Path, backend: FakeBa
         "  Remedy: Build it anew.",
     ]
     away = run("check", "--config", str(file), "--socket", str(tmp_path / "none.sock"))
-    assert away.code == 0
     assert "Nodes in service are not compared: There is no socket" in away.out
     assert run("slurm-config", "--config", str(file)).out.splitlines() == lines
 
@@ -216,6 +220,65 @@ def test_the_running_slurm_is_compared(run: Run, tmp_path: Path, backend: FakeBa
     assert "\nnodes gpu2: wanted " in outcome.out
     found = json.loads(run("check", "--json", "--config", str(file)).out)
     assert (found["ok"], {f["subject"] for f in found["findings"]}) == (False, {"SuspendTime", "nodes gpu2"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "said"),
+    [
+        (
+            'provider = "sandbox"',
+            'provider = "sandbox", instance_types = ["g44"]',
+            1,
+            (
+                "The pools lack 1 thing (Slurm 22.05.8):||"
+                "pools.gpu.offers[0]: wanted instance types g44, found sandbox has none|"
+                "  As it is: no machine can be launched for pool gpu.|"
+                "  Remedy: correct instance_types; the nearest is g4."
+            ),
+        ),
+        (
+            'provider = "sandbox"',
+            'provider = "sandbox", instance_types = ["g4", "c*"]',
+            0,
+            (
+                "Slurm 22.05.8 has what the pools need.|Recommended:||"
+                "pools.gpu.offers[0]: wanted machines of 8 CPUs, 1024 MiB, gpu:v100:4, found c4 smaller than the "
+                "pool's slots: 4 CPUs of 8, 0 gpu:v100 of 4|  As it is: it has no effect.|"
+                "  Remedy: name g4, g8 in instance_types, or make cpus, memory and gres of pool gpu agree with its "
+                "machines, here and in slurm.conf."
+            ),
+        ),
+        (
+            "sandbox]",
+            "sky]",
+            1,
+            (
+                "The pools lack 1 thing (Slurm 22.05.8):||"
+                "provider sky: wanted its offers, found no answer from keystone within 10 s|"
+                "  As it is: no machine is launched there.|"
+                "  Remedy: follow 'burstctl provider check sky'."
+            ),
+        ),
+        (
+            "sandbox]",
+            "fog]",
+            0,
+            (
+                "Slurm 22.05.8 has what the pools need.|"
+                "The offers of fog are not compared: There is no provider 'fog'; there are: sandbox, sky."
+            ),
+        ),
+    ],
+)
+def test_offers_are_compared_with_the_pools(run: Run, tmp_path: Path, old: str, new: str, code: int, said: str) -> None:
+    file, *_ = fitting_slurm(run, tmp_path)
+    text = file.read_text(encoding="utf-8").replace(old, new)
+    if old == "sandbox]":
+        text = text.replace('provider = "sandbox"', f'provider = "{new[:-1]}"')
+    file.write_text(text, encoding="utf-8")
+    outcome = run("check", "--config", str(file), columns=300)
+    lines = said.split("|")
+    assert (outcome.code, outcome.out.split("\nThere is no reference")[0].splitlines()) == (code, lines)
 
 
 def test_a_slurm_that_does_not_answer(run: Run, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_each_refusal_has_its_reason() -> None:
     snapshot = make_snapshot(pools=(of,), offers=(small, good, offer("x")), breakers=(closed,))
     snapshot = replace(snapshot, clouds={**snapshot.clouds, "sea": CloudView(Unavailable("timed out", 0), ())})
     assert refusals(snapshot, of) == {
-        "sky/r1/a/p1/on-demand": "smaller than the pool's slots: 4 CPUs of 16",
+        "sky/r1/a/p1/on-demand": "smaller than the pool's slots: 4 CPUs of 16, 8000 MiB of 64000, 0 gpu:v100 of 4",
         "sky/r1/a/p3/on-demand": "failed 3 time(s) (capacity: none left), next attempt in 240 s",
         "sky/r1/a/x/on-demand": "excluded by the pool's rules",
         "sea": "cannot read its offers: timed out",

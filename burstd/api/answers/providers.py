@@ -58,6 +58,8 @@ class OfferView(AnswerView):
     architecture: str
     fabric: str
     """What binds nodes of one job: ``placement-group+efa``; ``none``: the common network only."""
+    placement: str = ""
+    """The first part of ``fabric``: what its provider keeps these nodes near each other by."""
     local_disk_gib: int
     price_per_hour: Money
     price_source: str

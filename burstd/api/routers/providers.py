@@ -211,6 +211,7 @@ def _offer(
         ],
         architecture=hardware.architecture,
         fabric=hardware.binding,
+        placement=hardware.placement,
         local_disk_gib=hardware.local_disk_gib,
         price_per_hour=money_view(offer.price, offer.currency),
         pools=pools,

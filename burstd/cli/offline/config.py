@@ -152,6 +152,7 @@ def slurm_config(
 def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
     """Compare the running Slurm with what the pools need, and nodes in service with what they must be."""
     from burstd.cli.offline.mounts_check import mounts_findings
+    from burstd.cli.offline.offers_check import catalogs_of_clouds, catalogs_of_daemon, offer_findings
     from burstd.cli.offline.staging_check import staging_findings
     from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
     from burstd.slurm.commands.controller import slurmctld_version
@@ -165,12 +166,15 @@ def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
         projects = [*projects_findings(options.projects, running.config, commands)]
     except (SchedulerUnavailable, SchedulerRefused) as error:
         burstd.fail(ExitCode.UNREACHABLE, f"Slurm cannot be asked: {error}.")
+    providers = list(dict.fromkeys(rule.provider for pool in pools for rule in pool.rules))
+    catalogs, unread = catalogs_of_daemon(burstd, providers) or (catalogs_of_clouds(settings, providers), {})
     version = "{}.{:02}.{}".format(*(slurmctld_version(running.config) or (0, 0, 0)))
     findings = [
         *compare_slurm_conf(pools, options, running),
         *projects,
         *staging_findings(settings, running.config),
         *mounts_findings(settings),
+        *offer_findings(pools, catalogs),
     ]
     broken = [finding for finding in findings if not finding.recommended]
     compared, why_not = _compare_nodes(burstd)
@@ -180,10 +184,12 @@ def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
         found = [_finding_json(finding) for finding in findings]
         print_json({"ok": ok, "slurm": version, "findings": found, "nodes": compared.get("nodes", []),
                     "reference_warnings": compared.get("warnings", []),
-                    "nodes_unchecked": why_not})  # fmt: skip
+                    "nodes_unchecked": why_not, "offers_unchecked": unread})  # fmt: skip
     else:
         out = ConsoleOutput()
         _print_findings(out, version, broken, [finding for finding in findings if finding.recommended])
+        for name, why in unread.items():
+            out.line(f"The offers of {name} are not compared: {why}")
         if why_not:
             out.line(f"Nodes in service are not compared: {why_not}")
         else:
@@ -243,7 +249,7 @@ def _print_findings(
     if not broken:
         out.line(f"Slurm {version} has what the pools need.")
     for findings, head, style in (
-        (broken, f"Slurm {version} lacks {plural(len(broken), 'thing')} that the pools need:", "bold red"),
+        (broken, f"The pools lack {plural(len(broken), 'thing')} (Slurm {version}):", "bold red"),
         (advice, "Recommended:", "bold yellow"),
     ):
         if findings:

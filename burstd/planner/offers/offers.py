@@ -159,7 +159,7 @@ def evaluate_offers(snapshot: Snapshot, pool: Pool) -> tuple[OfferEvaluation, ..
             rejected.append(OfferEvaluation(provider, None, f"cannot read its offers: {cloud.offers.error}"))
         else:
             for offer in cloud.offers:
-                if reason := _mismatch(pool, offer):
+                if reason := mismatch(pool, offer):
                     rejected.append(OfferEvaluation(offer.id, offer, reason, ever_usable=False))
                 else:
                     matching.append(offer)
@@ -309,7 +309,8 @@ BY_RULE = "excluded by the pool's rules"
 """Of an offer that no rule of the pool names."""
 
 
-def _mismatch(pool: Pool, offer: Offer) -> str:
+def mismatch(pool: Pool, offer: Offer) -> str:
+    """Why the offer can never fill the pool as the settings are; empty: it can."""
     if not any(rule.allows(offer) for rule in pool.rules):
         return BY_RULE
     if lacking := _too_small(pool, offer):
@@ -355,16 +356,20 @@ def _rejection(pool: Pool, offer: Offer, breakers: BreakerIndex, snapshot: Snaps
 
 
 def _too_small(pool: Pool, offer: Offer) -> str:
+    """Each figure of the offer's machine that is below the slots'; empty: none is."""
     slot, shape = pool.machine_shape(), offer.shape
+    lacking = []
     if shape.cpus < slot.cpus:
-        return f"{shape.cpus} CPUs of {slot.cpus}"
+        lacking.append(f"{shape.cpus} CPUs of {slot.cpus}")
     if shape.memory_mib < slot.memory_mib:
-        return f"{shape.memory_mib} MiB of {slot.memory_mib}"
+        lacking.append(f"{shape.memory_mib} MiB of {slot.memory_mib}")
     for gres in slot.gres:
         there = _count(shape.gres, gres)
         if there < gres.count:
-            return f"{there} {gres.name}:{gres.type} of {gres.count}" if gres.type else f"{there} of {gres}"
-    return ""
+            text = f"{there} {gres.name}:{gres.type} of {gres.count}" if gres.type else f"{there} of {gres}"
+            others = [str(g) for g in shape.gres if g.name == gres.name and gres.type not in ("", g.type)]
+            lacking.append(f"{text} (it has {', '.join(others)})" if others else text)
+    return ", ".join(lacking)
 
 
 def _count(there: tuple[Gres, ...], wanted: Gres) -> int:
