@@ -177,6 +177,8 @@ class Evict:
     name: str
     """``NAME`` or ``NAME@VERSION`` of a data set, the digest of a tree (or its beginning), a user; else empty."""
     by: str
+    owner: str = ""
+    """Only what this user has staged; empty: anybody's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def test_another_user_sees_his_own(nobody: ApiTestClient, root: ApiTestClient) -
         ("GET", "/v1/stage?user=daemon", None),
         ("POST", "/v1/stage/103/retry", None),
         ("POST", "/v1/stage/103/discard", None),
-        ("POST", "/v1/stage/evict", {"kind": "unneeded"}),
+        ("POST", "/v1/stage/evict", {"kind": "user", "name": OTHER_USER}),
     ],
 )
 def test_the_rest_is_denied_with_a_sentence(
@@ -124,6 +124,9 @@ def test_the_rest_is_denied_with_a_sentence(
         ("101+1/retry", None, RetryStage("101", f"user:{USER}")),
         ("101_7/discard", None, DiscardOutput("101", f"user:{USER}")),
         ("101/discard", None, DiscardOutput("101", f"user:{USER}")),
+        ("evict", {"kind": "unneeded"}, Evict("unneeded", "", f"user:{USER}", USER)),
+        ("evict", {"kind": "tree", "name": "abab"}, Evict("tree", "abab", f"user:{USER}", USER)),
+        ("evict", {"kind": "user", "name": USER}, Evict("user", USER, f"user:{USER}", USER)),
     ],
 )
 def test_the_owner_acts_upon_his_own(

@@ -204,7 +204,7 @@ def test_other_users(run: Run) -> None:
         assert "daemon" not in run("stage", "status").out
         assert "daemon" not in run("stage", "usage").out
         assert run("stage", "retry", "101").code == 0
-        for words in ("stage status 103", "stage discard 103 --yes", "stage evict --unneeded"):
+        for words in ("stage status 103", "stage discard 103 --yes", "stage evict --user daemon"):
             denied = run(*words.split())
             assert (words, denied.code, denied.out) == (words, 4, "")
             assert USER in denied.err

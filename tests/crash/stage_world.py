@@ -21,7 +21,7 @@ from burstd.staging.controller.controller import StageRules, StagingController
 from burstd.staging.controller.decision import has_undelivered_output
 from burstd.staging.controller.job_runs import ACTIVE_STATES
 from burstd.staging.movement.job_folders import JobFolders
-from burstd.staging.submission.quota import FindQuotaUsage, no_quota
+from burstd.staging.submission.quota import EvictTrees, FindQuotaUsage, keep_all, no_quota
 from burstd.staging.volumes.turns import VolumeTurns
 from tests.crash.faults import Crash, CrashPoints, Disk, crashing_calls, crashing_store, store_with_claims
 from tests.crash.stage_ground import SLOTS, DataLocations, FakeTransfers, Output
@@ -73,6 +73,7 @@ class StageWorld:
         """Those that a lost record does not know."""
         self._claims_made = self._generation = 0
         self.quotas: FindQuotaUsage = no_quota
+        self.evict: EvictTrees = keep_all
         self.volumes: VolumeTurns | None = None
         """Also of processes that start later."""
         self._rules = StageRules(JobFolders("/scratch", b"key"), "store", LIMITS, retries)
@@ -201,7 +202,7 @@ class StageWorld:
         self.controller = StagingController(
             store=store_with_claims(crashing_store(self._store, self.crash_points, self.disk), self.find_claims),
             workers=self.workers, clock=self.clock,
-            transfers=transfers, pools=lambda: POOLS, rules=self._rules, quotas=self.quotas,
+            transfers=transfers, pools=lambda: POOLS, rules=self._rules, quotas=self.quotas, evict=self.evict,
             volumes=self.volumes,
         )  # fmt: skip
         self._listed = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from burstd.db import Store
+from burstd.db import Store, stage_subject
 from burstd.domain.snapshot import SlurmView
-from burstd.domain.staging import Directives, StageIn, StageOut, Staging
+from burstd.domain.staging import Directives, StageIn, StageOut, Staging, Tree
 from burstd.domain.staging import StageState as S
 from burstd.planner.staging.transfer_schedule import DecayedThroughput, StorageUse, TransferLimits, TransferRates
 from burstd.slurm.commands.job_facts import JobFacts
@@ -24,7 +24,15 @@ from burstd.staging.controller.snapshot_view import data_views
 from burstd.staging.controller.tasks import Meter, StageFailed, StagingTask
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.submission.job_chains import OutputDependencies
-from burstd.staging.submission.quota import QuotaUsage, no_quota, over_quota
+from burstd.staging.submission.quota import (
+    QuotaUsage,
+    eviction_text,
+    hold_text,
+    no_quota,
+    over_quota,
+    trees_to_evict,
+)
+from burstd.transfer.content_store.index import IndexedTree
 from burstd.transfer.privsep.client import Account
 from tests.crash.stage_ground import FakeTransfers
 from tests.crash.stage_world import POOLS, StageWorld
@@ -260,8 +268,89 @@ def test_a_quota_counts_what_is_being_sent_and_the_same_source_once(
 ) -> None:
     row, life = staging_of_size("9", S.WAITING, 40, "/a")
     taken = QuotaUsage(StorageUse("ada", 50, 100), StorageUse("p", 50, 100), there)
-    text, is_sure = over_quota(row, life, [(row, life), *others], taken, 1000.0)
-    assert (not text, is_sure) == (more, sure)
+    shortage, is_sure = over_quota(row, life, [(row, life), *others], taken, 1000.0)
+    assert (shortage is None, is_sure) == (more, sure)
+    if shortage is not None:
+        leaving = replace(taken, settled=False)
+        assert over_quota(row, life, [(row, life), *others], leaving, 1000.0) == (shortage, False)
+
+
+def cached(source: str, size: int, used: float, **fields: Any) -> IndexedTree:
+    tree = Tree("in", f"{source:0>64}", (), 1, size)
+    return replace(IndexedTree("store", tree, 1, "p", source, size, 1.0, used), **fields)
+
+
+OLD, NEW, FOREIGN = cached("/old", 30, 1.0), cached("/new", 30, 2.0), cached("/foreign", 30, 0.5, account="q")
+USED = QuotaUsage(
+    StorageUse("ada", 90, 100), StorageUse("p", 90, 200), trees=(FOREIGN, OLD, NEW), needed={NEW.tree.digest: ("3",)}
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "usage", "others", "evicted"),
+    [
+        (20, USED, [], (FOREIGN,)),
+        (50, USED, [], (FOREIGN, OLD)),
+        (80, USED, [], ()),
+        (20, USED, [staging_of_size("1", S.WAITING, 30, "/foreign")], (OLD,)),
+        (20, USED, [staging_of_size("1", S.DELIVERING, 30, "/foreign")], (FOREIGN,)),
+        (20, USED, [staging_of_size("1", S.WAITING, 30, "/foreign", uid=2)], (FOREIGN,)),
+        (20, replace(USED, user=StorageUse("ada", 90, None), project=StorageUse("p", 60, 70)), [], (OLD,)),
+    ],
+)
+def test_what_leaves_the_store_for_a_quota(
+    size: int, usage: QuotaUsage, others: list[tuple[Staging, StagingCycle]], evicted: tuple[IndexedTree, ...]
+) -> None:
+    row, life = staging_of_size("9", S.WAITING, size, "/a")
+    shortage, _ = over_quota(row, life, others, usage, 1000.0)
+    assert shortage is not None
+    assert trees_to_evict(row, shortage, usage, others) == evicted
+
+
+def test_what_is_told_of_a_quota_that_is_full() -> None:
+    row, life = staging_of_size("9", S.WAITING, 80, "/a")
+    others = [staging_of_size("1", S.WAITING, 30, "/new"), staging_of_size("2", S.FETCHED, 30, "/foreign")]
+    shortage, _ = over_quota(row, life, others, USED, 1000.0)
+    assert shortage is not None
+    assert eviction_text(shortage, [OLD]) == (
+        "the input is 80 B, and user ada may stage 10 B more (90 B of 100 B are in use): /old (30 B) leaves the store, "
+        "as no waiting or running job needs it"
+    )
+    assert hold_text(row, life, shortage, USED, others) == (
+        "the input is 80 B, and user ada may stage 10 B more (90 B of 100 B are in use); of ada's data /foreign (30 B) "
+        "is needed by job 2, /new (30 B) is needed by jobs 3, 1; run 'burstctl stage retry 9' when these jobs are "
+        "over, stage less, or ask the administrator for a larger quota"
+    )
+    assert hold_text(row, replace(life, input_bytes=120), shortage, USED, others) == (
+        "the input is 120 B, and the staging quota of user ada is 100 B: stage less, or ask the administrator for a "
+        "larger quota"
+    )
+
+
+def test_what_no_job_needs_leaves_a_full_quota_before_input_is_sent(tmp_path: Path, template: Path) -> None:
+    world = StageWorld(tmp_path, template=template)
+    left: list[tuple[int, Sequence[IndexedTree]]] = []
+    old = cached("/old", 900, 1.0)
+
+    def quotas(row: Staging, _sources: Sequence[str]) -> QuotaUsage:
+        used = 0 if left else 900
+        return QuotaUsage(StorageUse(row.user, used, 1500), StorageUse("", 0, None), trees=() if left else (old,))
+
+    world.quotas, world.evict = quotas, lambda uid, trees: left.append((uid, trees))
+    world.kill()
+    world.start()
+    job = world.submit("7")
+    world.run(60, world.phase(job, "running"))
+    row = world.store.staging(job)
+    assert left == [(row.uid, (old,))]
+    reasons = [event.reason for event in world.store.events(subject=stage_subject(job))]
+    assert reasons[1] == (
+        "the input is 1000 B, and user ada may stage 600 B more (900 B of 1.46 KiB are in use): /old (900 B) leaves "
+        "the store, as no waiting or running job needs it"
+    )
+    world.calm()
+    world.check_end()
+    world.kill()
 
 
 def test_input_beyond_the_quota_is_held_before_it_is_sent(tmp_path: Path, template: Path) -> None:
@@ -276,7 +365,7 @@ def test_input_beyond_the_quota_is_held_before_it_is_sent(tmp_path: Path, templa
     world.run(60, world.phase(many, "held"))
     row = world.store.staging(many)
     assert (row.state, world.count("send", many)) == (S.HELD, 0)
-    assert "user bob may stage 500 B more" in row.error
+    assert row.error.startswith("the input is 1000 B, and the staging quota of user bob is 500 B: stage less, or ask")
     world.quotas = no_quota
     world.kill()
     world.start()

@@ -14,11 +14,12 @@ from burstd.planner.staging.transfer_schedule import (
     StorageUse,
     TransferLimits,
     TransferRates,
+    beyond_quota,
     boot_estimate,
     evictable,
     latest_boot_start,
     next_transfers,
-    quota_fault,
+    quota_shortage,
     ready_at,
     with_measurement,
 )
@@ -156,12 +157,22 @@ def test_evictable(
 
 
 def test_quota() -> None:
-    assert quota_fault(10, StorageUse("ada", 5, 15), StorageUse("chem", 5, None)) == ""
-    assert quota_fault(1, StorageUse("ada", 5, None), StorageUse("chem", 5, 5)).startswith(
-        "the input is 1 B, and project chem may stage 0"
+    assert quota_shortage(10, StorageUse("ada", 5, 15), StorageUse("chem", 5, None)) is None
+    short = quota_shortage(1, StorageUse("ada", 5, None), StorageUse("chem", 5, 5))
+    assert str(short) == "the input is 1 B, and project chem may stage 0 B more (5 B of 5 B are in use)"
+    short = quota_shortage(3 * GB, StorageUse("ada", 8 * GB, 10 * GB), StorageUse("chem", 0, 0))
+    assert short is not None
+    assert str(short) == "the input is 3 GiB, and user ada may stage 2 GiB more (8 GiB of 10 GiB are in use)"
+    assert short.missing_bytes == GB
+
+
+def test_an_input_larger_than_a_quota_never_fits() -> None:
+    full = StorageUse("ada", 10 * GB, 10 * GB), StorageUse("chem", 0, 9 * GB)
+    assert beyond_quota(9 * GB, *full) == ""
+    assert beyond_quota(10 * GB, *full) == (
+        "the input is 10 GiB, and the staging quota of project chem is 9 GiB: stage less, or ask the administrator for "
+        "a larger quota"
     )
-    said = quota_fault(3 * GB, StorageUse("ada", 8 * GB, 10 * GB), StorageUse("chem", 0, 0))
-    assert said.startswith("the input is 3 GiB, and user ada may stage 2 GiB more (8 GiB of 10 GiB are in use)")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall
 from burstd.staging.controller.tasks import Meter, StageFailed, StagingTask
 from burstd.staging.directives.parser import parse_directives
-from burstd.staging.movement.garbage_collection import recorded_digests
+from burstd.staging.movement.garbage_collection import needing_jobs
 from burstd.staging.movement.job_folders import JobFolders
 from burstd.staging.movement.output_delivery import OutputDelivery
 from burstd.staging.movement.transfers import HeadTransfers
@@ -113,7 +113,7 @@ def test_only_what_is_not_seen_there_is_sent(monkeypatch: pytest.MonkeyPatch) ->
         }  # fmt: skip
         assert sent.size == 5
         there = Staging("7", "ada", USER, USER, directives, StageState.FETCHING, 0, 0, work_dir="/", trees=sent.trees)
-        assert recorded_digests([there]) == {sent.trees["small"].digest}
+        assert needing_jobs([there]) == {sent.trees["small"].digest: (there.job_id,)}
         work.fetch_input(StagingTask(there, Meter("7", "in")), CLAIM, [])
         (asked,) = agent.asked
         assert [tree["name"] for tree in asked["trees"]] == ["small"]

@@ -79,6 +79,8 @@ def test_an_index_that_cannot_be_used_is_an_alarm(tmp_path: Path, store: str) ->
         assert "cannot be used" in said.text
         with closing(sqlite3.connect(path)) as db:
             db.execute("alter table away rename to trees")
+        others = service.execute_command(Evict("unneeded", "", "user:bob", owner="bob"))
+        assert (others.text, others.changed) == ("0 trees leave the store", False)
         assert service.execute_command(Evict("user", "4242", "ada")).text == "1 trees leave the store"
         while any("cannot be used" in text for text in service.alarms()):
             assert wake.wait(20)

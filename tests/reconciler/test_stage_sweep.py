@@ -5,20 +5,27 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
+from burstd.db import Store
 from burstd.domain.staging import Directives, ObjectRange, StageIn, StageState, Staging, Tree
+from burstd.planner.staging.transfer_schedule import StorageUse
 from burstd.staging.movement.garbage_collection import (
     ORPHAN_GRACE_S,
     GarbageCollectionRules,
     GarbageCollector,
+    UsageCounts,
     count_usage,
     needed_digests,
 )
+from burstd.staging.movement.quota_room import QuotaRoom
 from burstd.transfer.content_store.index import ContentIndex, FileIdentity
 from burstd.transfer.content_store.manifest import object_key
+from tests.crash.workers import QueuedWorkers
 from tests.transfer.memory import MemoryStager
+from tests.virtual.clock import VirtualClock
 
 S = StageState
 STORE = "memory"
@@ -175,3 +182,35 @@ def test_a_full_store_loses_half_of_what_nobody_needs_and_then_the_rest_and_then
     assert make_room() == 0, "a job needs what is left"
     assert ground.there() == {"b"}
     assert object_key("in", key("e")) in ground.stager.stored, "what a broken transfer has brought is not sent again"
+
+
+class _Record:
+    """The jobs whose data is on record."""
+
+    def __init__(self, *live: Staging) -> None:
+        self.stagings = lambda: live
+
+
+def test_what_a_user_has_beyond_his_jobs_leaves_his_quota() -> None:
+    ground, clock, counts = CollectorBench(keep_bytes=None), VirtualClock(time.time() + 1), list[UsageCounts]()
+    for word, uid in (("a", UID), ("b", UID), ("a", 1), ("c", 1)):
+        ground.sent(word, uid)
+    workers = QueuedWorkers(clock, {})
+    uses = StorageUse("ada", 8, 10), StorageUse("", 0, None)
+    record = cast("Store", _Record(job(S.STAGED, "b"), replace(job(S.STAGED, "c", uid=1), job_id="8")))
+    room = QuotaRoom(record, clock, workers, ground.index, ground.sweep, lambda *_: uses, counts.append)
+    usage = room.usage(job(S.WAITING), ())
+    assert usage is not None
+    assert [t.tree for t in usage.trees] == [tree("a"), tree("b")]
+    assert (usage.needed, usage.settled) == ({key("b"): ("7",), key("c"): ()}, True)
+    room.evict(UID, usage.trees[:1])
+    leaving = room.usage(job(S.WAITING), ())
+    assert leaving is not None
+    assert not leaving.settled, "until it is counted again, nobody is held"
+    assert workers.run_one()
+    workers.run_callbacks()
+    assert counts[-1].uids == {UID: 4, 1: 8}
+    assert ground.there() == {"a", "b", "c"}, "another user has it as well"
+    after = room.usage(job(S.WAITING), ())
+    assert after is not None
+    assert ([t.tree for t in after.trees], after.settled) == ([tree("b")], True)

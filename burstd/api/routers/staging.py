@@ -28,7 +28,7 @@ from burstd.api.answers.staging import (
 from burstd.api.answers.status import StageStatusView
 from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import Backend
-from burstd.api.dependencies import AdminDep, ApiError, BackendDep, CallerDep, RequestBody, command_answer
+from burstd.api.dependencies import ApiError, BackendDep, CallerDep, RequestBody, command_answer
 from burstd.api.routers.nodes import event_view
 from burstd.db import StoreReader, stage_subject
 from burstd.domain.cloud.bounds import MAX_TIME_S
@@ -124,11 +124,13 @@ def get_stage_of_job(job_id: str, caller: CallerDep, backend: BackendDep) -> Sta
 
 
 @router.post("/evict")
-def post_evict(body: EvictRequest, caller: AdminDep, backend: BackendDep) -> CommandResultView:
-    """Removes input that no job needs from the store."""
+def post_evict(body: EvictRequest, caller: CallerDep, backend: BackendDep) -> CommandResultView:
+    """Removes input that no job needs from the store; of users who are no administrators, their own."""
     if bool(body.name) == (body.kind == "unneeded"):
         raise ApiError(422, "Name what to evict, or choose 'unneeded' without a name.")
-    return command_answer(backend, Evict(body.kind, body.name, caller.actor))
+    if body.kind == "user" and not caller.can_see_user(body.name):
+        raise ApiError(403, f"You are {caller.user} and evict your own input only.")
+    return command_answer(backend, Evict(body.kind, body.name, caller.actor, "" if caller.admin else caller.user))
 
 
 @router.post("/{job_id}/retry")

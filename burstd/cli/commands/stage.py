@@ -92,7 +92,10 @@ def evict(
     user: Annotated[str, typer.Option(metavar="USER", help="What only this user has staged.")] = "",
     unneeded: Annotated[bool, typer.Option("--unneeded", help="All that no job needs.")] = False,
 ) -> None:
-    """Remove input from the store; never what a waiting or running job needs. It is sent again when it is asked for."""
+    """Remove input from the store; never what a waiting or running job needs. It is sent again when it is asked for.
+
+    Users remove what they have staged themselves, administrators anybody's.
+    """
     chosen = [(kind, name) for kind, name in (("dataset", dataset), ("tree", tree), ("user", user)) if name]
     if unneeded:
         chosen.append(("unneeded", ""))

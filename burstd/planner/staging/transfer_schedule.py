@@ -201,15 +201,44 @@ class StorageUse:
     limit_bytes: int | None
 
 
-def quota_fault(more_bytes: int, user: StorageUse, project: StorageUse) -> str:
-    """Why so many bytes more would be too many, in a sentence; empty: they are not."""
-    for kind, use in (("user", user), ("project", project)):
-        if use.limit_bytes is None or use.size_bytes + more_bytes <= use.limit_bytes:
-            continue
-        free = max(0, use.limit_bytes - use.size_bytes)
+@dataclass(frozen=True, slots=True)
+class QuotaShortage:
+    """Whose quota an input does not fit into."""
+
+    kind: str
+    """``user`` or ``project``."""
+    use: StorageUse
+    more_bytes: int
+    """What the input would add."""
+    limit_bytes: int
+
+    @property
+    def missing_bytes(self) -> int:
+        """So much has to leave the store before the input fits."""
+        return self.use.size_bytes + self.more_bytes - self.limit_bytes
+
+    def __str__(self) -> str:
+        free = max(0, self.limit_bytes - self.use.size_bytes)
         return (
-            f"the input is {size_text(more_bytes)}, and {kind} {use.name} may stage {size_text(free)} more"
-            f" ({size_text(use.size_bytes)} of {size_text(use.limit_bytes)} are in use); wait until other jobs are"
-            " done, stage less, or ask the administrator for a larger quota"
+            f"the input is {size_text(self.more_bytes)}, and {self.kind} {self.use.name} may stage {size_text(free)}"
+            f" more ({size_text(self.use.size_bytes)} of {size_text(self.limit_bytes)} are in use)"
         )
+
+
+def quota_shortage(more_bytes: int, user: StorageUse, project: StorageUse) -> QuotaShortage | None:
+    """The first of the two quotas that so many bytes more do not fit into; None: they fit."""
+    for kind, use in (("user", user), ("project", project)):
+        if use.limit_bytes is not None and use.size_bytes + more_bytes > use.limit_bytes:
+            return QuotaShortage(kind, use, more_bytes, use.limit_bytes)
+    return None
+
+
+def beyond_quota(size_bytes: int, user: StorageUse, project: StorageUse) -> str:
+    """Why an input never fits, whatever leaves the store, in a sentence; empty: it may fit."""
+    for kind, use in (("user", user), ("project", project)):
+        if use.limit_bytes is not None and size_bytes > use.limit_bytes:
+            return (
+                f"the input is {size_text(size_bytes)}, and the staging quota of {kind} {use.name} is "
+                f"{size_text(use.limit_bytes)}: stage less, or ask the administrator for a larger quota"
+            )
     return ""

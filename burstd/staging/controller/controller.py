@@ -58,7 +58,16 @@ from burstd.staging.movement.moves import RETRY_S, TransferDispatcher, reachable
 from burstd.staging.movement.shared_scratch import SharedScratchDispatcher
 from burstd.staging.submission.container import ContainerRules, container_variables
 from burstd.staging.submission.job_chains import OutputDependencies
-from burstd.staging.submission.quota import FindQuotaUsage, no_quota, over_quota
+from burstd.staging.submission.quota import (
+    EvictTrees,
+    FindQuotaUsage,
+    eviction_text,
+    hold_text,
+    keep_all,
+    no_quota,
+    over_quota,
+    trees_to_evict,
+)
 from burstd.staging.volumes.turns import VolumeTurns
 from burstd.transfer.privsep.client import Account, account
 
@@ -95,6 +104,7 @@ class StagingController:
         rules: StageRules,
         find_account: Callable[[str], Account] = account,
         quotas: FindQuotaUsage = no_quota,
+        evict: EvictTrees = keep_all,
         volumes: VolumeTurns | None = None,
     ) -> None:
         """``accounts`` tells of a user, or raises UserWorkerError."""
@@ -112,6 +122,7 @@ class StagingController:
         self._checkpoints = CheckpointDispatcher(store, clock, transfers, self._dispatcher, quotas)
         self._output_dependencies = OutputDependencies(find_account)
         self._quotas = quotas
+        self._evict = evict
         self._volumes = volumes
         self._cached_stagings: tuple[Staging, ...] | None = None
         """The records as the last step left them; None: something has changed since."""
@@ -262,14 +273,19 @@ class StagingController:
         return min(due, self._quarantine.next_release(now))
 
     def _upload_within_quota(self, row: Staging, run: StagingRun, records: Sequence[Staging]) -> Staging:
-        others = ((other, self._runs.run_of(other.job_id).cycle) for other in records)
-        refusal, certain = over_quota(row, run.cycle, others, self._quotas(row, run.cycle.sources), self._clock.now())
-        if not refusal:
+        others = [(other, self._runs.run_of(other.job_id).cycle) for other in records]
+        usage = self._quotas(row, run.cycle.sources)
+        shortage, certain = over_quota(row, run.cycle, others, usage, self._clock.now())
+        if shortage is None or usage is None:
             return self._dispatcher.upload_input(row, run, image_only=self._runs_on_premises(run))
-        if certain:
-            return self._quarantine.hold_staging(row, refusal)
         run.cycle.paused_until = self._clock.now() + RETRY_S
-        return row
+        if not certain:
+            return row
+        if trees := trees_to_evict(row, shortage, usage, others):
+            row = self._store.set_staging_reason(row.job_id, eviction_text(shortage, trees))
+            self._evict(row.uid, trees)
+            return row
+        return self._quarantine.hold_staging(row, hold_text(row, run.cycle, shortage, usage, others))
 
     def recorded_stagings(self) -> tuple[Staging, ...]:
         """The data of all jobs as recorded, oldest first; read once for each step. Raises StoreError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,12 +47,12 @@ from burstd.staging.movement.images import ImageRules, image_fault
 from burstd.staging.movement.job_folders import JobFolders, folder_key
 from burstd.staging.movement.output_delivery import OutputDelivery
 from burstd.staging.movement.output_reuse import OutputReuse
+from burstd.staging.movement.quota_room import QuotaRoom
 from burstd.staging.movement.transfers import HeadTransfers, IsLivePath
 from burstd.staging.storage_node.controller import StorageNodeController
 from burstd.staging.storage_node.follower import StorageNodeFollower
 from burstd.staging.submission.container import ContainerRules
 from burstd.staging.submission.locations import in_place_path
-from burstd.staging.submission.quota import QuotaUsage
 from burstd.staging.submission.submit_check import SubmitCheck, SubmitCheckRules
 from burstd.staging.volumes.controller import VolumeController, VolumeRules
 from burstd.staging.volumes.node_mounts import VolumeMounts
@@ -208,6 +208,11 @@ class StagingService:
             is_live=context.is_live,
             workdir_rules=self._workdir_rules,
         )
+        self._garbage_collector = GarbageCollector(stager.name, stager, self._index, _sweep_rules(staging))
+        room = QuotaRoom(
+            context.store, context.clock, context.workers, self._index, self._garbage_collector, self._quota_uses,
+            self._keep_usage,
+        )  # fmt: skip
         node_spec = stager.node_spec if isinstance(stager, NodeBackedStore) else None
         self.volumes: VolumeController | None = None
         if context.connect is not None:
@@ -219,7 +224,7 @@ class StagingService:
         controller_class = StorageNodeController if node_spec is not None else StagingController
         self.controller = controller_class(
             store=context.store, workers=context.workers, clock=context.clock, transfers=transfers, pools=context.pools,
-            rules=self._stage_rules(staging), quotas=self._quota_usage,
+            rules=self._stage_rules(staging), quotas=room.usage, evict=room.evict,
             volumes=self.volumes.turns if self.volumes is not None else None,
         )  # fmt: skip
         self._storage_node: StorageNodeFollower | None = None
@@ -227,7 +232,6 @@ class StagingService:
             self._storage_node = StorageNodeFollower(
                 context.store, self._index, stager, node_spec, chosen.name, settings.storage_keys_dir
             )
-        self._garbage_collector = GarbageCollector(stager.name, stager, self._index, _sweep_rules(staging))
         self._swept: SweepResult | None = None
         self._swept_at = 0.0
         self._sweeps = Poller(
@@ -301,20 +305,6 @@ class StagingService:
         return StorageUse(user, user_bytes, quota.user_limit(user)), StorageUse(
             project, project_bytes, quota.project_limit(project)
         )
-
-    def _quota_usage(self, row: Staging, sources: Sequence[str]) -> QuotaUsage | None:
-        user, project = self._quota_uses(row.user, row.uid, row.account)
-        if user.limit_bytes is None and project.limit_bytes is None:
-            return None
-        bytes_by_source: dict[str, int] = {}
-        try:
-            for known in self._index.trees(row.store):
-                if known.uid == row.uid and known.source in sources:
-                    bytes_by_source[known.source] = max(known.tree.size, bytes_by_source.get(known.source, 0))
-        except StagerError as error:
-            log.warning("a quota was not looked at", job=row.job_id, error=str(error))
-            return None
-        return QuotaUsage(user, project, sum(bytes_by_source.values()))
 
     # For the reconciler.
 
@@ -445,11 +435,20 @@ class StagingService:
                 if result and not isinstance(result, Exception)
                 else self._out_of_space_jobs | jobs
             )
+            if result and not isinstance(result, Exception):
+                self._record_freed_space(jobs, result)
             self._sweeps.make_due()
 
         self._context.workers.submit(
             "stage:sweep", lambda: self._garbage_collector.free_space(live, wall, clock_offset), done
         )
+
+    def _record_freed_space(self, jobs: Collection[str], objects: int) -> None:
+        """Writes down at the jobs that found no space what has left the store for them."""
+        for row in self._context.store.stagings():
+            if row.job_id in jobs:
+                reason = f"the store is full: {objects} objects that no waiting or running job needs have left it"
+                self._context.store.set_staging_reason(row.job_id, reason)
 
     def _clock_offset(self) -> float:
         return self._context.clock.wall() - self._context.clock.now()
@@ -530,20 +529,29 @@ class StagingService:
         chosen = [
             known
             for known in trees
-            if command.kind == "unneeded"
-            or (command.kind == "dataset" and known.source == source)
-            or (command.kind == "tree" and known.tree.digest.startswith(command.name))
-            or (command.kind == "user" and user_name_of(known.uid) == command.name)
+            if command.owner in ("", user_name_of(known.uid))
+            and (
+                command.kind == "unneeded"
+                or (command.kind == "dataset" and known.source == source)
+                or (command.kind == "tree" and known.tree.digest.startswith(command.name))
+                or (command.kind == "user" and user_name_of(known.uid) == command.name)
+            )
         ]
         in_use = needed_digests(trees, live, now, self._clock_offset())
         evicted = [known for known in chosen if known.tree.digest not in in_use]
 
-        def done(result: int | Exception) -> None:
+        def remove() -> UsageCounts:
+            self._garbage_collector.evict(evicted)
+            return count_usage(self._index)
+
+        def done(result: UsageCounts | Exception) -> None:
             if isinstance(result, Exception):
                 log.error("eviction failed", error=str(result))
+            else:
+                self._keep_usage(result)
             self._sweeps.make_due()
 
         if evicted:
-            self._context.workers.submit("stage:sweep", lambda: self._garbage_collector.evict(evicted), done)
+            self._context.workers.submit("stage:sweep", remove, done)
         stay = f"; {len(chosen) - len(evicted)} that jobs need stay" if len(chosen) > len(evicted) else ""
         return CommandResult(f"{len(evicted)} trees leave the store{stay}", changed=bool(evicted))

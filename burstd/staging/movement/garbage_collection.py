@@ -70,18 +70,18 @@ class SweepResult:
     orphans: int
 
 
-def recorded_digests(live: Iterable[Staging]) -> frozenset[str]:
-    """Digests of the trees that these jobs read, as recorded.
+def needing_jobs(live: Iterable[Staging]) -> dict[str, tuple[str, ...]]:
+    """By the digest of each tree, as recorded, the jobs that read it.
 
     What a job has changed in its working directory is compared with what was sent, until it is home.
     """
-    trees = (
-        tree
-        for row in live
-        for name, tree in row.trees.items()
-        if row.state in INPUT_NEEDED or (name == WORKDIR_INPUT and row.state is not StageState.DELIVERED)
-    )
-    return frozenset(tree.digest for tree in trees if not tree.node_path)
+    found: dict[str, tuple[str, ...]] = {}
+    for row in live:
+        for name, tree in row.trees.items():
+            read = row.state in INPUT_NEEDED or (name == WORKDIR_INPUT and row.state is not StageState.DELIVERED)
+            if read and not tree.node_path:
+                found[tree.digest] = (*found.get(tree.digest, ()), row.job_id)
+    return found
 
 
 def needed_digests(
@@ -96,7 +96,7 @@ def needed_digests(
     for row in live:
         if row.state is StageState.UPLOADING:
             begun[row.uid] = min(begun.get(row.uid, read_at), row.since + clock_offset - _CLOCK_SLACK_S)
-    return recorded_digests(live) | {t.tree.digest for t in known if t.last_used >= begun.get(t.uid, read_at)}
+    return needing_jobs(live).keys() | {t.tree.digest for t in known if t.last_used >= begun.get(t.uid, read_at)}
 
 
 class GarbageCollector:
@@ -121,7 +121,7 @@ class GarbageCollector:
         ``ahead``: of the system's time over burstd's, in seconds. ``job_is_over``: whether Slurm says so of a job.
         """
         known = self._index.trees(self._store)
-        in_use = recorded_digests(live)
+        in_use = needing_jobs(live).keys()
         self._index.touch_trees(self._store, in_use)
         cached = [CachedTree(t.tree.digest, t.stored_bytes, t.last_used) for t in known]
         needed_trees = needed_digests(known, live, now, clock_offset)

@@ -17,7 +17,7 @@ import structlog
 
 from burstd.domain.staging import Directives, StageIn, VolumeLine, WorkdirRules
 from burstd.domain.units import size_text
-from burstd.planner.staging.transfer_schedule import MAX_INPUT_BYTES, StorageUse, quota_fault
+from burstd.planner.staging.transfer_schedule import MAX_INPUT_BYTES, StorageUse, beyond_quota
 from burstd.slurm.hooks.stage_server import StageCall, StageReply
 from burstd.staging.directives.parser import parse_directives
 from burstd.staging.submission.container import JOB_SUBMIT, container_first_line, has_container_line, image_fault
@@ -203,8 +203,9 @@ class SubmitCheck:
         if not faults and size > MAX_INPUT_BYTES:
             faults.append(f"the input is {size_text(size)} and more; the most is {size_text(MAX_INPUT_BYTES)}")
         elif not faults and size:
-            over_quota = quota_fault(size, *self._quota_uses(who.user, who.uid, project))
-            faults += [over_quota] if over_quota else []
+            # What else is in the store may leave it until the job's turn comes.
+            never_fits = beyond_quota(size, *self._quota_uses(who.user, who.uid, project))
+            faults += [never_fits] if never_fits else []
         return faults
 
     def _check_workdir(self, worker: UserWorker, who: Account, path: str, deadline: float, faults: list[str]) -> int:
