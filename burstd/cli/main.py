@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "commands.job:explain",
         "Why a job does or does not start: its options, their cost, and what would start it.",
     ),
+    "wait": ("commands.wait:wait", "Wait until your jobs have ended, and say what they wait for."),
     "quote": (
         "commands.quote:quote",
         "What a job would meet before you submit it: each way to run it, with start, end, cost, and what selects it.",

@@ -15,6 +15,7 @@ import structlog
 from burstd.api.app import create_api_app
 from burstd.api.auth import Authorizer
 from burstd.api.backend import Backend, DaemonInfo
+from burstd.api.job_connections.ends import WaitService
 from burstd.api.job_connections.logs import LogService
 from burstd.api.job_connections.ports import PortService
 from burstd.api.job_connections.server import JobConnectionServer
@@ -56,8 +57,9 @@ from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
 from burstd.settings import Settings
 from burstd.settings.mounts import MountSettings
+from burstd.slurm.commands.accounting import read_accounted_jobs
 from burstd.slurm.commands.controller import read_slurmctld_start
-from burstd.slurm.commands.job_facts import read_job_facts
+from burstd.slurm.commands.job_facts import read_job_facts, read_job_parts
 from burstd.slurm.commands.job_summaries import JobSummaries
 from burstd.slurm.commands.run import SlurmCommands, run_locally
 from burstd.slurm.config.check import mount_faults, read_running_slurm
@@ -360,7 +362,8 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
         page.start()
         stack.callback(page.stop)
     stack.callback(checks.close)
-    open_shell, read_facts = components.node_validator.connect, partial(read_job_facts, make.commands(settings))
+    commands = make.commands(settings)
+    open_shell, read_facts = components.node_validator.connect, partial(read_job_facts, commands)
     job_connections = JobConnectionServer(
         runtime_dir / "jobs.sock",
         backend,
@@ -369,6 +372,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
             "port": PortService(backend, open_shell),
             "log": LogService(backend, open_shell, read_facts, components.mounts.shows_path),
             "shell": ShellService(backend, open_shell, read_facts),
+            "wait": WaitService(backend, partial(read_job_parts, commands), partial(read_accounted_jobs, commands)),
         },
     )
     job_connections.start()

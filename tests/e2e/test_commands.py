@@ -77,7 +77,8 @@ def test_on_hold_nothing_is_booted(site: Site) -> None:
     # The job of the test before may be completing at the first look.
     play(top(site.cluster.head.path("/run/burstd/control.sock"), 1.0), top_shows_it)
     site.burstctl("unhold")
-    site.wait_job(job)
+    waited = site.burstctl("wait", job, user="ada").stdout
+    assert waited.splitlines()[-1] == f"Job {job} has ended: COMPLETED, exit code 0:0", waited
 
 
 def test_explain_names_why_a_job_waits(site: Site) -> None:

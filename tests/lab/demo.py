@@ -342,7 +342,8 @@ def shell(site: Site, console: Console) -> None:
     path = f"/opt/burstd/bin:{os.environ.get('PATH', '/usr/bin:/bin')}"
     words = ["script", "-q", "-c", "bash --norc", "/dev/null"]
     prompt = {"PATH": path, "PS1": "\\u@head \\$ ", "TERM": os.environ.get("TERM", "vt100")}
-    old = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for what runs at the prompt
+    # Ctrl-C is for what runs at the prompt, which would ignore it as well were it ignored here.
+    old = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         site.cluster.head.popen(words, user="ada", cwd="/home/ada", env=prompt, stdin=None).wait()
     finally:

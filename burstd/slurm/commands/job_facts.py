@@ -57,19 +57,23 @@ class JobFacts:
 
 def read_job_facts(commands: SlurmCommands, job_id: str) -> JobFacts | None:
     """Asks Slurm, by either id of ``JobFacts``; None: it does not know it (any more). Raises SchedulerUnavailable."""
+    found = read_job_parts(commands, job_id)
+    return next((facts for facts in found if job_id in (facts.job_id, facts.queue_id)), None)
+
+
+def read_job_parts(commands: SlurmCommands, job_id: str) -> list[JobFacts]:
+    """All that Slurm knows of a job, or of the array or het job that it is of. Raises SchedulerUnavailable."""
     if re.fullmatch(r"[0-9]{1,10}([_+][0-9]{1,10})?", job_id) is None:
-        return None
+        return []
     delimiters = RandomDelimiters()
     argv = ("squeue", "--all", "--noheader", "--states=all", f"--jobs={job_id}")
     try:
         text = commands(*argv, environment=delimiters.long_format(JOB_FACTS_FIELDS))
     except SchedulerRefused as error:
         if _UNKNOWN in str(error).lower():
-            return None
+            return []
         raise SchedulerUnavailable(str(error)) from None
-    # Of an array all tasks are shown.
-    found = parse_job_facts(text, delimiters)
-    return next((facts for facts in found if job_id in (facts.job_id, facts.queue_id)), None)
+    return parse_job_facts(text, delimiters)
 
 
 def parse_job_facts(text: str, delimiters: RandomDelimiters) -> list[JobFacts]:
