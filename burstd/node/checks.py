@@ -32,6 +32,7 @@ CHECKS = {
     "gpu_test": 'GPUs that compute (`gpu_test = "short"`) and pass DCGM\'s diagnosis (`"long"`)',
     "slurm": "slurmd of slurmctld's version",
     "munge": "munge",
+    "slurmctld": "a way to slurmctld: `conf_server` and slurm.conf's SlurmctldHost are known there, and answer",
     "mounts": "sshfs and /dev/fuse, in pools of `mounts.trees`",
     "users": "users of the same numbers as on the head",
     "groups": "users in the same groups as on the head, of those with numbers from 1000 on",
@@ -103,6 +104,7 @@ def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Ch
     yield from _slurm(facts, expected)
     if not facts.munge:
         yield CheckFailure("munge", "munge", "no munge", "Install munge in the image")
+    yield from _slurmctld(facts, expected)
     yield from _mounts(facts, expected)
     yield from _users(facts, expected)
     yield from _clock(facts, expected)
@@ -220,6 +222,29 @@ def _slurm(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFail
         yield CheckFailure(
             "slurm", f"slurmd {format_version(wanted)}", f"slurmd {format_version(facts.slurm_version)}", remedy
         )
+
+
+def _slurmctld(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
+    """What slurmd would only write into its log, minutes later. A machine that cannot tell is not judged."""
+    for group in expected.slurmctld:
+        states = {address: facts.slurmctld[address] for address in group if address in facts.slurmctld}
+        if not states or ("ok" in states.values() and states.get(group[0]) != "unknown"):
+            continue
+        address, state = next(iter(states.items()))
+        host = address.rpartition(":")[0]
+        if state == "unknown":
+            yield CheckFailure(
+                "slurmctld", f"the address of {host}", "no address",
+                f"Write SlurmctldHost={host}(ADDRESS) into slurm.conf and the address into conf_server, or let the "
+                "image know the name (DNS, /etc/hosts)",
+            )  # fmt: skip
+            return
+        found = "a refused connection" if state == "refused" else "no answer within 5 s"
+        remedy = "Open this port from the cloud's network to slurmctld: firewall, routes, security groups"
+        if state == "refused":
+            remedy = "See whether slurmctld runs there, and whether the address is its own (not that of another host)"
+        yield CheckFailure("slurmctld", f"slurmctld at {address}", found, remedy)
+        return
 
 
 def _mounts(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:

@@ -37,6 +37,12 @@ class ClockNotSet(NodeNotReady):
         """How far it is ahead of the head's, in seconds; less than 0: behind; 0: not known."""
 
 
+class SlurmctldUnreachable(NodeNotReady):
+    """It has no way to slurmctld, so far, and all else is well."""
+
+    again = True
+
+
 class SlurmdNotStarted(NodeNotReady):
     """slurmd did not start; slurmctld may be down, or not know the node so far."""
 

@@ -36,6 +36,8 @@ class ExpectedMachine:
     """``debian 12``; empty: as the reference, or any."""
     clock_tolerance_s: float = 30.0
     """munge refuses credentials that are five minutes old, or from the future."""
+    slurmctld: tuple[tuple[str, ...], ...] = ()
+    """Ports (``head:6817``) of which the name of the first must be known there, and one must answer, of each group."""
     mounts: bool = False
     """Trees of the site are mounted there."""
     sentinels: tuple[str, ...] = ()
@@ -56,7 +58,8 @@ class ExpectedMachine:
     def facts_request(self, gpu_devices: str = "") -> FactsRequest:
         """What a machine must be asked for to be judged by this. ``gpu_devices``: pattern of its GPUs' device files."""
         locale = self.reference.lang if self.reference is not None else ""
-        return FactsRequest(gpu_devices, tuple(self.users), self.sentinels, self.modules, locale)
+        slurmctld = tuple(dict.fromkeys(address for group in self.slurmctld for address in group))
+        return FactsRequest(gpu_devices, tuple(self.users), self.sentinels, self.modules, locale, slurmctld)
 
 
 @dataclass(frozen=True, slots=True)

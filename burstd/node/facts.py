@@ -104,6 +104,8 @@ class MachineFacts:
     """... and the newest CUDA that it knows."""
     slurm_version: tuple[int, int, int] | None = None
     munge: str = ""
+    slurmctld: Mapping[str, str] = field(default_factory=dict)
+    """Port of slurmctld (``head:6817``) -> ``ok``, ``unknown`` (its name is), ``refused`` or ``silent``."""
     users: Mapping[str, UserIds | None] = field(default_factory=dict)
     sshfs: bool = False
     fuse: bool = False
@@ -162,6 +164,8 @@ class FactsRequest:
     sentinels: Sequence[str] = ()
     modules: Sequence[str] = ()
     locale: str = ""
+    slurmctld: Sequence[str] = ()
+    """Its ports: ``head:6817``."""
     within_s: int = 20
     """How long the machine waits for what may hang: file systems, modules, nvidia-smi."""
 
@@ -175,6 +179,7 @@ class FactsRequest:
             *(f"sentinel={path}" for path in self.sentinels),
             *(f"module={name}" for name in self.modules),
             *((f"locale={self.locale}",) if self.locale else ()),
+            *(f"slurmctld={address}" for address in self.slurmctld),
         )
 
 
@@ -258,6 +263,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         cuda=one("cuda"),
         slurm_version=(int(version[1]), int(version[2]), int(version[3])) if version else None,
         munge=one("munge"),
+        slurmctld={address: state for address, _, state in _words(said, "slurmctld")},
         users=dict(found for line in said.get("user", []) if (found := _user(line)) is not None),
         sshfs="sshfs" in said,
         fuse="fuse" in said,

@@ -96,6 +96,10 @@ class StorageNodeValidator:
         """A storage node has no slurmd; other claims start theirs."""
         self._nodes.start_slurmd(claim, pool, watch)
 
+    def registration_fault(self, claim: Claim) -> str:
+        """Of Slurm's nodes."""
+        return self._nodes.registration_fault(claim)
+
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         """Of two of Slurm's nodes: storage nodes are in no gang."""
         return self._nodes.test_fabric(first, second, test)

@@ -33,6 +33,7 @@ from burstd.node.errors import (
     HostKeyUnknown,
     HostKeyUnobtainable,
     NotReachable,
+    SlurmctldUnreachable,
     ValidationFailed,
 )
 from burstd.node.expected import CheckFailure, ExpectedMachine
@@ -40,6 +41,7 @@ from burstd.node.fabric import FABRIC_TEST, measure
 from burstd.node.facts import FactsRequest, facts_script, read_facts
 from burstd.node.frameworks import FRAMEWORKS, unproven_frameworks
 from burstd.node.reference import Reference
+from burstd.node.slurmd_log import read_slurmd_log, registration_fault
 from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, parse_console_host_keys
 from burstd.node.user_data import node_json
 from burstd.node.validation import NVIDIA_DEVICES, ValidationRequest, start_slurmd, validate_machine
@@ -48,6 +50,8 @@ from burstd.planner.lifecycle.listing import abbreviated_list
 if TYPE_CHECKING:
     from burstd.node.ssh.session import SshSession
 
+_SLURMCTLD_PORT = "6817"
+"""Where ``conf_server`` names none."""
 _MAX_NAMED = 10
 """Differences of one check that a message names."""
 _LIMITED_BY = {"none": "nothing divides", "mps": "MPS divides", "dmem": "the kernel divides (dmem)"}
@@ -126,6 +130,7 @@ class SlurmNodeValidator:
         shells: Mapping[str, Callable[[str, float], Shell]] | None = None,
         consoles: Mapping[str, Callable[[str], str]] | None = None,
         slurm_faults: Callable[[Pool], list[str]] = lambda _pool: [],
+        controllers: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         """``slurm_version``: slurmctld's; ``wall``: the head's clock, in seconds since 1970.
 
@@ -133,7 +138,8 @@ class SlurmNodeValidator:
         ``shells``: ``Shells.shell`` of the providers that have it; machines of others are entered by ssh.
         ``consoles``: ``ConsoleLog.console`` of the providers that have it, for machines whose host key was lost.
         ``slurm_faults``: what keeps slurmctld from what a pool promises to jobs; may raise SchedulerUnavailable,
-        SchedulerRefused.
+        SchedulerRefused. ``controllers``: ``head:6817`` of each SlurmctldHost, the first one's first; may raise these
+        too.
         """
         self.config = config
         """What is in force; replaced whole, from the deciding thread."""
@@ -146,6 +152,7 @@ class SlurmNodeValidator:
         self._shells = shells or {}
         self._consoles = consoles or {}
         self._slurm_faults = slurm_faults
+        self._controllers = controllers
         self._unreachable_slots: dict[str, str] = {}
         """By claim the slots of machines that were proved, and whose host key is lost."""
 
@@ -155,8 +162,12 @@ class SlurmNodeValidator:
         result = validate_machine(request, lambda: self._connect(claim, console), reached)
         if result.failures:
             sentence = _difference_message(claim, result.failures)
-            if all(failure.name == "clock" for failure in result.failures):
+            names = {failure.name for failure in result.failures}
+            if "clock" in names <= {"clock", "slurmctld"}:
                 raise ClockNotSet(sentence, result.facts.clock_off_s or 0.0)
+            if names == {"slurmctld"}:
+                # slurmctld may be down for a moment.
+                raise SlurmctldUnreachable(sentence)
             raise ValidationFailed(sentence, cause=result.failures[0].cause or result.failures[0].name)
         self._check_slurm(pool)
         facts = result.facts
@@ -201,6 +212,11 @@ class SlurmNodeValidator:
             claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
             options=site.slurmd_options, command=site.start_command, watch=watch, verdicts=verdicts,
         )  # fmt: skip
+
+    def registration_fault(self, claim: Claim) -> str:
+        """Implements NodeValidator."""
+        with self._connect(claim, None) as session:
+            return registration_fault(read_slurmd_log(session))
 
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         """Implements NodeValidator. Both machines are suspect where it is too slow: one test does not tell which."""
@@ -296,7 +312,17 @@ class SlurmNodeValidator:
             sentinels=(*site.sentinels, *site.pool_sentinels.get(pool.name, ())), modules=site.modules,
             cvmfs_max_behind=site.cvmfs_max_behind, reference=reference.facts if reference else None,
             skip=site.skip_checks, may_differ=site.may_differ, gpu_test=pool.gpu_test,
+            slurmctld=self._slurmctld_ports(),
         )  # fmt: skip
+
+    def _slurmctld_ports(self) -> tuple[tuple[str, ...], ...]:
+        servers = filter(None, self.config.conf_server.split(","))
+        named = tuple(server if ":" in server else f"{server}:{_SLURMCTLD_PORT}" for server in servers)
+        try:
+            controllers = self._controllers()
+        except (SchedulerUnavailable, SchedulerRefused):
+            controllers = ()  # It is down, or about to be asked again.
+        return tuple(group for group in dict.fromkeys((named, controllers)) if group)
 
     def _check_slurm(self, pool: Pool) -> None:
         try:

@@ -331,17 +331,24 @@ class Executor:
         progress = self._progress.claims[claim.id]
         progress.call.in_flight = True
 
-        def done(result: Exception | None) -> None:
+        started_before = progress.step is Step.SLURMD_STARTED
+
+        def done(result: str | Exception) -> None:
             progress.call.in_flight = False
             if isinstance(result, Exception):
                 self._node_failed(claim, result)
             else:
+                if result:
+                    progress.last_error, progress.last_cause = result, ""
                 progress.slurmd_started = self._context.clock.now()
                 progress.advance(self._store.claim(claim.id).state, Step.SLURMD_STARTED)
 
-        def work() -> None:
+        def work() -> str:
             watch = provider.watch_script() if claim.offer.spot and isinstance(provider, NoticeWatch) else ""
+            # Before it may be started anew.
+            fault = self._context.validator.registration_fault(claim) if started_before else ""
             self._context.validator.start_slurmd(claim, pool, watch)
+            return fault
 
         self._submit(claim, work, done)
         return 0

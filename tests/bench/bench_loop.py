@@ -108,6 +108,9 @@ class InstantMachines:
 
     def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None: ...
 
+    def registration_fault(self, _claim: Claim) -> str:
+        return ""
+
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         return f"{test.command}: {first.slot} and {second.slot} are near each other"
 

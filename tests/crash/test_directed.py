@@ -529,6 +529,20 @@ def test_a_machine_behind_a_node_that_a_cold_start_took_for_powered_down_gets_th
     ends_well(world, before, job)
 
 
+def test_a_slurmd_that_slurmctld_does_not_take_says_why(world: World) -> None:
+    job = world.slurm.submit(JOB)
+    world.run_until(lambda: any(claim.address for claim in world.claims()), 60)
+    (claim,) = world.claims()
+    machine = world.machines.running_at(claim.address)
+    assert machine is not None
+    machine.registration_fault = "slurmd runs, and slurmctld does not answer it"
+    world.run_until(lambda: any(c.id == claim.id and c.state is ClaimState.GONE for c in world.all_claims()), 200)
+    reasons = {event.reason for event in world.store.events(limit=1000) if event.new == ClaimState.FAILED.value}
+    assert reasons == {"Slurm did not see the node within 60 s; last: slurmd runs, and slurmctld does not answer it"}
+    running(world, job)
+    ends_well(world, job)
+
+
 def test_a_machine_that_was_open_is_not_given_back_where_it_is_refused_once_more(world: World) -> None:
     before = world.slurm.submit(JobSpec(run_s=30))
     claim = running(world, before)

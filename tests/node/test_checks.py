@@ -41,6 +41,7 @@ EXPECTED_MACHINE = ExpectedMachine(
     os="debian 12",
     clock_tolerance_s=2.0,
     mounts=True,
+    slurmctld=(("10.0.0.1:6817",), ("head:6817", "spare:6817")),
     sentinels=("/cvmfs/eessi/versions", "/opt/sw"),
     modules=("GCC", "*"),
     reference=GOOD,
@@ -83,6 +84,10 @@ def test_a_machine_as_it_should_be() -> None:
         ({"slurm_version": (23, 11, 4)}, "slurm", "slurmd 22.05.8", "slurmd 23.11.4"),
         ({"slurm_version": None}, "slurm", "slurmd 22.05.8", "no slurmd"),
         ({"munge": ""}, "munge", "munge", "no munge"),
+        ({"slurmctld": {"head:6817": "unknown"}}, "slurmctld", "the address of head", "no address"),
+        ({"slurmctld": {"head:6817": "refused"}}, "slurmctld", "slurmctld at head:6817", "a refused connection"),
+        ({"slurmctld": {"head:6817": "silent"}}, "slurmctld", "slurmctld at head:6817", "no answer within 5 s"),
+        ({"slurmctld": {"head:6817": "unknown", "spare:6817": "ok"}}, "slurmctld", "the address of head", "no address"),
         ({"sshfs": False}, "mounts", "sshfs", "no sshfs"),
         ({"fuse": False}, "mounts", "/dev/fuse", "no /dev/fuse"),
         ({"users": {"slurm": UserIds(64030, 64030), "ada": UserIds(3002, 3001)}}, "users",
@@ -146,6 +151,33 @@ def test_a_difference_is_named(change: dict[str, object], name: str, expected: s
 
 
 @pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ({}, ""),
+        ({"head:6817": "ok", "spare:6817": "unknown"}, ""),
+        ({"head:6817": "silent", "spare:6817": "ok", "10.0.0.1:6817": "ok"}, ""),
+        (
+            {"head:6817": "unknown"},
+            ("slurmctld: no address where the address of head is expected. Write SlurmctldHost=head(ADDRESS) into"
+            " slurm.conf and the address into conf_server, or let the image know the name (DNS, /etc/hosts)"),
+        ),
+        (
+            {"head:6817": "silent", "spare:6817": "refused"},
+            ("slurmctld: no answer within 5 s where slurmctld at head:6817 is expected. Open this port from the cloud's"
+            " network to slurmctld: firewall, routes, security groups"),
+        ),
+        (
+            {"10.0.0.1:6817": "refused", "head:6817": "ok"},
+            ("slurmctld: a refused connection where slurmctld at 10.0.0.1:6817 is expected. See whether slurmctld runs"
+            " there, and whether the address is its own (not that of another host)"),
+        ),
+    ],
+)  # fmt: skip
+def test_the_way_to_slurmctld(states: dict[str, str], said: str) -> None:
+    assert "; ".join(map(str, failed_checks(replace(GOOD, slurmctld=states), EXPECTED_MACHINE))) == said
+
+
+@pytest.mark.parametrize(
     ("change", "wanted"),
     [
         ({"slurm_version": (22, 5, 9)}, {"slurm_version": (22, 5)}),
@@ -185,7 +217,7 @@ def test_an_empty_machine_fails_in_everything_but_the_types_of_what_it_lacks() -
     found = failed_checks(MachineFacts(), EXPECTED_MACHINE)
     assert {f.name for f in found} == CHECK_NAMES - {
         "gpu_type", "groups", "mig", "gpu_memory_limit", "gpu_health", "gpu_clocks", "gpu_pcie", "gpu_test",
-        "frameworks",
+        "frameworks", "slurmctld",
     }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from burstd.node.errors import (
     HostKeyUnobtainable,
     NotAuthorizedYet,
     NotReachable,
+    SlurmctldUnreachable,
     SlurmdNotStarted,
     ValidationFailed,
 )
@@ -588,7 +589,12 @@ def test_slurmd_under_another_name_is_replaced(bench: ValidationBench, boot: Cal
     claim = bench.claim("cl4", "10.77.1.4")
     box = boot("cl4", claim.address)
     bench.validate(claim, bench.machines.console_of(box))
-    box.run(["slurmd", "-N", "cl5", "--conf-server", "head", "-b"])
+    # It has a slurm.conf of its own, and no munge: it never registers.
+    for name in ("slurm.conf", "gres.conf"):
+        box.path(f"/etc/slurm/{name}").write_text(bench.cluster.head.path(f"/etc/slurm/{name}").read_text())
+    box.run(["sh", "-c", "pkill -x munged; slurmd -N cl5 -b; rm /etc/slurm/slurm.conf /etc/slurm/gres.conf"])
+    bench.cluster.wait(lambda: "munge does not work" in bench.validator().registration_fault(claim), 30, "why")
+    bench.validate(claim, bench.machines.console_of(box))
     bench.validator().start_slurmd(claim, bench.pool)
     box.wait(lambda b: len(pids(b, "slurmd")) == 1, 10, "running one slurmd")
     (pid,) = pids(box, "slurmd")
@@ -602,6 +608,11 @@ def test_slurmd_that_does_not_start_is_tried_again(bench: ValidationBench, boot:
     with pytest.raises(SlurmdNotStarted, match="slurmd did not start as cl4: slurmd does not start:") as caught:
         bench.validator(slurmd_options=("--no-such-option",)).start_slurmd(claim, bench.pool)
     assert caught.value.again
+    for server, why in (("headless", "no address where the address of headless"),
+                        ("head:6815", "a refused connection where slurmctld at head:6815")):  # fmt: skip
+        with pytest.raises(SlurmctldUnreachable, match=f"slurmctld: {why} is expected") as unreachable:
+            bench.validate(claim, bench.machines.console_of(box), conf_server=server)
+        assert unreachable.value.again
     with pytest.raises(ValueError, match="is not allowed as an option of slurmd"):
         bench.validator(slurmd_options=("a b",)).start_slurmd(claim, bench.pool)
     own = ("touch", "/started-{slot}-from-{conf_server}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import cast
 
 import pytest
@@ -14,7 +15,7 @@ from burstd.domain.project import Project
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.settings import build_pools, load_settings
-from burstd.slurm.commands.controller import parse_config
+from burstd.slurm.commands.controller import controller_ports, parse_config
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import RunningSlurm, compare_slurm_conf, gpu_memory_faults
 from burstd.slurm.config.render import SlurmConfOptions, gres_conf_lines, slurm_conf_fragment
@@ -510,3 +511,34 @@ def test_limits_of_gpu_memory_need_their_lines(pool: Pool, lines: str, lacks: li
         assert found[0].remedy == "let /usr/bin/true call /etc/burstd/true, and fail where it fails"
     faults = gpu_memory_faults(pool, cast("SlurmCommands", lambda *_argv: text))
     assert [fault.partition(":")[0] for fault in faults] == lacks
+
+
+@pytest.mark.parametrize("value", ["head(10.0.0.1)", "head.example.org"])
+def test_slurmctld_is_known_to_nodes(value: str) -> None:
+    assert compare_slurm_conf([GPU, CPU], OPTIONS, changed("SlurmctldHost[0]", value)) == []
+
+
+def test_a_short_name_of_slurmctld_is_named() -> None:
+    config = {**MATCHING_SLURM.config, "SlurmctldHost[0]": "head", "SlurmctldHost[1]": "spare(10.0.0.2)"}
+    (found,) = compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, config=config))
+    assert (found.subject, found.wanted, found.found, found.recommended) == (
+        "SlurmctldHost", "an address beside the name: head(ADDRESS)", "head", True
+    )  # fmt: skip
+    assert found.consequence == "a machine that does not know the name head boots, and does not become a node"
+    assert found.remedy == ("write SlurmctldHost=head(ADDRESS) and restart slurmctld, or let the images know the name")
+
+
+@pytest.mark.parametrize(
+    ("config", "ports"),
+    [
+        ("SlurmctldHost[0]        = head(10.77.0.2)\nSlurmctldPort           = 6817\n", ("10.77.0.2:6817",)),
+        (
+            "SlurmctldHost[0] = head\nSlurmctldHost[1] = spare.example.org\nSlurmctldPort = 6820-6823\n",
+            ("head:6820", "spare.example.org:6820"),
+        ),
+        ("SLURM_VERSION = 22.05.8\n", ()),
+    ],
+)
+def test_where_nodes_reach_slurmctld(config: str, ports: tuple[str, ...]) -> None:
+    commands = SlurmCommands(lambda _argv, _env, _timeout: CompletedProcess([], 0, config, ""))
+    assert controller_ports(commands) == ports

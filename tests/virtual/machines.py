@@ -25,6 +25,8 @@ class Machine:
     answers_from: float
     validation_error: str = ""
     """What a proof finds wrong with it; empty: nothing."""
+    registration_fault: str = ""
+    """What the log of its slurmd says, which slurmctld does not take; empty: nothing."""
     slow_fabric: bool = False
     """It does not reach others of its job as fast as it should."""
     node: str = ""
@@ -114,5 +116,5 @@ class Machines:
         self._clock.at(self._clock.now() + REGISTER_S, lambda: self._register(machine))
 
     def _register(self, machine: Machine) -> None:
-        if self._running.get(machine.address) is machine:
+        if self._running.get(machine.address) is machine and not machine.registration_fault:
             self._slurm.register(machine.node, machine.address, machine.booted)

@@ -30,6 +30,10 @@ class SimValidator:
         del pool
         self._machines.start_slurmd(self._machines.answering(claim.address), claim.slot, watch=bool(watch))
 
+    def registration_fault(self, claim: Claim) -> str:
+        """See NodeValidator."""
+        return self._machines.answering(claim.address).registration_fault
+
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         """See NodeValidator."""
         ends = [self._machines.answering(claim.address) for claim in (first, second)]

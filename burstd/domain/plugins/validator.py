@@ -28,6 +28,10 @@ class NodeValidator(Protocol):
         """
         ...
 
+    def registration_fault(self, claim: Claim) -> str:
+        """Why slurmctld does not have a slurmd that was started, by its log; empty: unknown. Raises as above."""
+        ...
+
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         """Measures the network between the machines of two claims; one sentence on what it came to.
 

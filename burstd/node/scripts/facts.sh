@@ -1,6 +1,7 @@
 # Says what this machine is, as KEY=VALUE lines; a key may come several times. Reads only.
 # $1: pattern of the GPUs' device files. Further arguments name what is looked for: user=NAME, module=NAME,
-# locale=NAME, sentinel=PATH (a file, or a directory that has something in it); within=SECONDS: what may hang has so long.
+# locale=NAME, sentinel=PATH (a file, or a directory that has something in it), slurmctld=HOST:PORT;
+# within=SECONDS: what may hang has so long.
 # module=*: all modules.
 set -u
 lang=${LANG:-}
@@ -148,6 +149,24 @@ sentinel() {
     [ "$found" = - ] || revision "$1"
 }
 
+# Whether a port of slurmctld answers: "slurmctld=HOST:PORT ok", or else unknown, refused or silent.
+slurmctld() {
+    command -v getent >/dev/null && command -v bash >/dev/null || return
+    host=${1%:*}
+    if ! timeout -k 1 5 getent ahosts "$host" >/dev/null; then
+        say slurmctld "$1 unknown"
+        return
+    fi
+    # shellcheck disable=SC2016 # bash expands it.
+    if timeout -k 1 5 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "$host" "${1##*:}"; then
+        say slurmctld "$1 ok"
+    elif [ $? -ge 124 ]; then
+        say slurmctld "$1 silent"
+    else
+        say slurmctld "$1 refused"
+    fi
+}
+
 # A GPU that has fallen off the bus makes nvidia-smi fail, or hang. What it prints without end is cut off.
 gpus() {
     timeout -k 1 "$within" nvidia-smi -L 2>&1 | head -c 65536 | while read -r line; do say gpu_name "$line"; done
@@ -163,7 +182,10 @@ mps() {
 asides() {
     users "$@" &
     for word; do
-        case $word in sentinel=*) sentinel "${word#sentinel=}" & ;; esac
+        case $word in
+        sentinel=*) sentinel "${word#sentinel=}" & ;;
+        slurmctld=*) slurmctld "${word#slurmctld=}" & ;;
+        esac
     done
     case " $*" in *" locale="*) locales "$@" & ;; esac
     case " $*" in *" module="*) modules "$@" & ;; esac

@@ -12,6 +12,7 @@ from burstd.slurm.commands.run import SlurmCommands
 
 _LINE = re.compile(r"^(\w[\w-]*(?:\[\d+\])?)\s*=\s?(.*)$", re.MULTILINE)
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_HOST = re.compile(r"(?P<name>[^\s()]+)(?:\((?P<address>[^\s()]*)\))?")
 _UID = re.compile(r".*\((\d+)\)$")
 
 
@@ -42,6 +43,19 @@ def parse_controller_config(text: str) -> ControllerConfig:
     if user is None or not found.get("StateSaveLocation"):
         raise SchedulerUnavailable("'scontrol show config' does not tell SlurmUser and StateSaveLocation")
     return ControllerConfig(Path(found["StateSaveLocation"]), int(user[1]))
+
+
+def controller_hosts(config: Mapping[str, str]) -> dict[str, str]:
+    """Names of slurmctld's hosts, the first one's first, and the address that slurm.conf gives each; empty: none."""
+    found = [_HOST.fullmatch(value) for key, value in config.items() if key.startswith("SlurmctldHost[")]
+    return {match["name"]: match["address"] or "" for match in found if match}
+
+
+def controller_ports(commands: SlurmCommands) -> tuple[str, ...]:
+    """Where nodes reach slurmctld: ``head:6817`` of each host. Raises SchedulerUnavailable, SchedulerRefused."""
+    config = parse_config(commands("scontrol", "show", "config"))
+    port = config.get("SlurmctldPort", "").partition("-")[0] or "6817"
+    return tuple(f"{address or name}:{port}" for name, address in controller_hosts(config).items())
 
 
 def read_slurmctld_start(commands: SlurmCommands) -> float:

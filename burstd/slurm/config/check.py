@@ -9,7 +9,7 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import shards_of_gpus
 from burstd.slurm.commands import nodes
-from burstd.slurm.commands.controller import parse_config, slurmctld_version
+from burstd.slurm.commands.controller import controller_hosts, parse_config, slurmctld_version
 from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres, text_or_empty
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.projects import (
@@ -125,6 +125,7 @@ def compare_slurm_conf(
         *_kept_partitions(known, running),
         *_strange_partitions(pools, known, running),
         *_submission(running),
+        *_controllers(running),
     ]
     return sorted(found, key=lambda f: f.recommended)
 
@@ -356,6 +357,18 @@ def _submission(running: RunningSlurm) -> Iterator[SlurmConfFinding]:
             "set AllocNodes=HOSTS in each PartitionName line; jobs on other hosts then cannot submit jobs",
             recommended=True,
         )
+
+
+def _controllers(running: RunningSlurm) -> Iterator[SlurmConfFinding]:
+    """Short names of slurmctld's hosts: nodes in a cloud often ask another DNS, or have no line in /etc/hosts."""
+    names = [name for name, address in controller_hosts(running.config).items() if not address and "." not in name]
+    if names:
+        yield SlurmConfFinding(
+            "SlurmctldHost", f"an address beside the name: {names[0]}(ADDRESS)", ", ".join(names),
+            f"a machine that does not know the name {names[0]} boots, and does not become a node",
+            f"write SlurmctldHost={names[0]}(ADDRESS) and restart slurmctld, or let the images know the name",
+            recommended=True,
+        )  # fmt: skip
 
 
 def _partitions(pools: Sequence[Pool], options: SlurmConfOptions, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
