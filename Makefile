@@ -1,8 +1,8 @@
-# make demo | demo-shell | test | fuzz | check | lint | clean. What each does: README.md.
+# make demo | demo-shell | test | fuzz | check | lint | deb | clean. What each does: README.md.
 RELEASE ?= bookworm
 .ONESHELL:
 .SHELLFLAGS := -eu -c
-.PHONY: demo demo-shell test fuzz check lint clean help
+.PHONY: demo demo-shell test fuzz check lint deb clean help
 # Tests start hundreds of Python programs: compiled once is four times as quick.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -12,6 +12,7 @@ help:
 	echo "make lint                                   ruff, mypy, import-linter"
 	echo "make check                                  the quick loop: lint, unit tests that take no time"
 	echo "make test                                   everything, real Slurm included (root)"
+	echo "make deb [RELEASE=bookworm|trixie|forky]    the Debian package, in dist/ (root)"
 	echo "make fuzz [BURSTD_FUZZ_SECONDS=300]         hostile text for every parser, so long for each"
 
 demo:
@@ -42,6 +43,10 @@ fuzz:
 	@venv=$$(tests/lab/setup.sh plain)
 	export BURSTD_FUZZ_SECONDS="$${BURSTD_FUZZ_SECONDS:-300}"
 	exec "$$venv/bin/python" -m pytest -q tests/security -k fuzz -m "not boxes and not slurm and not clouds"
+
+deb:
+	@venv=$$(tests/lab/setup.sh boxes)
+	exec "$$venv/bin/python" -m tests.lab.deb --release "$(RELEASE)"
 
 clean:
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

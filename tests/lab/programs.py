@@ -21,6 +21,8 @@ from tests.lab import slurm_files
 PROJECT = Path(__file__).parents[2]
 PREFIX = "/opt/burstd"
 """Where the virtual environment is in a head box."""
+EXTRAS = ("aws", "openshift", "openstack", "postgresql", "s3", "swift")
+"""All clouds, stores and databases. The others need libraries that pip does not bring."""
 _UNUSED_S = 7 * 86400
 _PARTS = ("burstd", "policies", "providers", "staging", "config", "systemd", "pyproject.toml", "README.md", "LICENSE")
 
@@ -50,11 +52,11 @@ def wheel() -> Path:
 
 
 def needs(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
-    """A layer with a virtual environment for all that burstd and its clouds' providers need, and not burstd itself."""
+    """A layer with a virtual environment for all that burstd and its EXTRAS need, and not burstd itself."""
     with (PROJECT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     extras = project["optional-dependencies"]
-    requirements = "\n".join([*project["dependencies"], *extras["aws"], *extras["openstack"], *extras["openshift"]])
+    requirements = "\n".join([*project["dependencies"], *(line for name in EXTRAS for line in extras[name])])
     constraints = (PROJECT / "config" / "constraints.txt").read_text(encoding="utf-8")
     script = f"""set -e
 cat >/tmp/requirements.txt <<'END'

@@ -1,0 +1,65 @@
+"""burstd's Debian package, built in a box of each Debian release: ``python -m tests.lab.deb --release bookworm``.
+
+Kept in the cache, and built anew when a file that goes into it has changed. The command copies it to dist/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from providers.sandbox.boxes.boot.description import BindMount
+from providers.sandbox.boxes.errors import SandboxError
+from providers.sandbox.boxes.images.layer import ensure_layer
+from providers.sandbox.boxes.images.rootfs import SUITES, ensure_rootfs
+from tests.lab import programs
+
+_PARTS = ("debian", "docs", "config", "systemd", "README.md", "CHANGELOG.md")
+_BUILT = "/var/lib/burstd-deb"
+_TOOLS = ("debhelper", "help2man", "zstd")
+_BUILD = f"""set -e
+mkdir /tmp/burstd {_BUILT}
+cd /tmp/burstd
+cp -a {" ".join(f"/mnt/{part}" for part in _PARTS)} .
+debian/rules binary
+mv ../burstd_*.deb {_BUILT}
+rm -rf /tmp/*
+"""
+
+
+def ensure_deb(release: str, progress: Callable[[str], None] = lambda _step: None) -> Path:
+    """The package for a Debian release. Raises SandboxError."""
+    rootfs = ensure_rootfs(release, progress=progress)
+    layers = [programs.image_packages(rootfs, _TOOLS), *programs.installed(rootfs, progress)]
+    digest = hashlib.sha256(_BUILD.encode())
+    for part in _PARTS:
+        top = programs.PROJECT / part
+        for file in [top] if top.is_file() else sorted(p for p in top.rglob("*") if p.is_file()):
+            digest.update(f"{file.relative_to(programs.PROJECT)}\0".encode() + file.read_bytes())
+    binds = [BindMount(programs.PROJECT / part, f"/mnt/{part}") for part in _PARTS]
+    layer = ensure_layer(rootfs, f"deb {digest.hexdigest()}", ["sh", "-c", _BUILD], binds, None, progress, layers)
+    return next((layer / _BUILT.lstrip("/")).glob("*.deb"))
+
+
+def main() -> int:
+    """Builds it, and says where it is."""
+    parser = argparse.ArgumentParser(prog="make deb")
+    parser.add_argument("--release", default="bookworm", choices=SUITES)
+    release = parser.parse_args().release
+    try:
+        built = ensure_deb(release, lambda step: print(f"burstd: {step}", file=sys.stderr, flush=True))
+    except SandboxError as error:
+        print(f"burstd: {error}", file=sys.stderr)
+        return 1
+    dist = programs.PROJECT / "dist"
+    dist.mkdir(exist_ok=True)
+    print(shutil.copy(built, dist))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
