@@ -180,7 +180,9 @@ def fitting_slurm(run: Run, folder: Path) -> tuple[Path, list[str], list[str], l
     node = "NodeName={} CPUAlloc=0 CPUTot=8 RealMemory=1024 AllocMem=0 Gres=gpu:v100:4 State=IDLE+CLOUD+POWERED_DOWN"
     nodes = [node.format(name) for name in ("gpu1", "gpu2")]
     partition = "PartitionName=burst Nodes=gpu[1-2] State=UP"
-    return slurm_that_says(folder, "\n".join(config), "\n".join(nodes), partition), lines, config, nodes, partition
+    file = slurm_that_says(folder, "\n".join(config), "\n".join(nodes), partition)
+    file.write_text(with_secrets(file.read_text(encoding="utf-8"), folder), encoding="utf-8")
+    return file, lines, config, nodes, partition
 
 
 def test_the_running_slurm_is_compared(run: Run, tmp_path: Path, backend: FakeBackend) -> None:
@@ -214,6 +216,7 @@ def test_the_running_slurm_is_compared(run: Run, tmp_path: Path, backend: FakeBa
 
     config = [line for line in config if not line.startswith("SuspendTime ")] + ["SuspendTime = 300 sec"]
     slurm_that_says(tmp_path, "\n".join(config), nodes[0], partition)
+    file.write_text(with_secrets(file.read_text(encoding="utf-8"), tmp_path), encoding="utf-8")
     outcome = run("check", "--config", str(file))
     assert outcome.code == 1
     assert re.search(r"^SuspendTime: wanted 31536000.*, found 300 sec$", outcome.out, re.MULTILINE)
@@ -410,12 +413,24 @@ def test_the_socket_of_the_mount_worker_is_tried(run: Run, tmp_path: Path) -> No
     os.chown(tmp_path / "state", 4242, -1)
     more = f'[daemon]\nstate_dir = "{tmp_path}/state"\n[mounts]\nworker_socket = "{there}"\n'
     more += '[mounts.trees]\nt = { path = "/srv" }\n'
-    file.write_text(with_secrets(SETTINGS + more, tmp_path), encoding="utf-8")
-    assert f"{there}: wanted the socket of burstd-mount-worker, found No such" in run("config", "check", str(file)).out
+    file = fitting_slurm(run, tmp_path)[0]
+    file.write_text(file.read_text(encoding="utf-8") + more, encoding="utf-8")
+    os.chown(tmp_path / "secret", 4242, -1)
+    let_others_in(tmp_path)
+
+    def said() -> tuple[str, str]:
+        findings = json.loads(run("check", "--json", "--config", str(file)).out)["findings"]
+        [found] = [f for f in findings if f["subject"] == str(there)] or [{"found": "", "remedy": ""}]
+        return found["found"], found["remedy"]
+
+    unit = "burstd-mount-worker.socket"
+    assert said() == ("No such file or directory", f"systemctl enable --now {unit}")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(there))
         listener.listen()
-        assert str(there) not in run("config", "check", str(file)).out
+        assert said() == ("Permission denied", f"set SocketUser=uid 4242 in {unit} and restart it")
+        os.chown(there, 4242, -1)
+        assert said() == ("", "")
 
 
 def staged_slurm(folder: Path, store: Path) -> Path:
@@ -470,6 +485,7 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
     (tmp_path / "burstd_job_submit.lua").write_text("-- runs burstd-stage as an older one does\n")
     (tmp_path / "burst_buffer.conf").unlink()
     os.chown(tmp_path / "state", 65534, 65534)
+    let_others_in(tmp_path)
     images = 'container_program = "no-apptainer"\nimages = { registries = ["docker.io"] }\n'
     file.write_text(file.read_text(encoding="utf-8").replace("[staging]\n", f"[staging]\n{images}"), encoding="utf-8")
     found = staging_faults(run, file)
@@ -488,4 +504,82 @@ def test_the_store_is_not_looked_at_by_just_anybody(run: Run, tmp_path: Path) ->
     let_others_in(tmp_path)
     staging_faults(run, file)
     with as_user(NOBODY):
-        assert set(staging_faults(run, file)) == {"worker and store"}
+        assert set(staging_faults(run, file)) == {"files, store and workers of burstd"}
+
+
+@needs_root
+def test_burstds_own_user_and_slurms_try_what_they_need(run: Run, tmp_path: Path) -> None:
+    """Where root, who runs the check, can do it all."""
+    store, state, programs, secret = (tmp_path / name for name in ("store", "state", "bin", "secret"))
+    file, _, config, nodes, partition = fitting_slurm(run, tmp_path)
+    for folder in (store, state, programs):
+        folder.mkdir(mode=0o755)
+    os.chown(state, NOBODY, NOBODY)
+    more = f'[daemon]\nstate_dir = "{state}"\nspool_dir = "{programs}"\n[staging]\nstore = "s"\n'
+    more += f'[staging.stores.s]\nkind = "shared"\npath = "{store}"\n'
+    text = file.read_text(encoding="utf-8") + more
+    config = [line for line in config if not re.match("(Resume|Suspend|ResumeFail)Program ", line)]
+    for name in ("burstd-resume", "burstd-suspend", "burstd-resumefail"):
+        config.append(f"{name.removeprefix('burstd-').title().replace('fail', 'Fail')}Program = {programs}/{name}")
+    (programs / "burstd-suspend").write_text("#!/bin/sh\n", encoding="utf-8")
+    (programs / "burstd-resumefail").write_text("#!/opt/none/python3 -I\n", encoding="utf-8")
+    (programs / "burstd-resumefail").chmod(0o755)
+    slurm_that_says(tmp_path, "\n".join([*config, "SlurmUser = nobody(65534)"]), "\n".join(nodes), partition)
+    file.write_text(text, encoding="utf-8")
+    let_others_in(tmp_path)
+
+    def said() -> list[str]:
+        findings = json.loads(run("check", "--json", "--config", str(file)).out)["findings"]
+        tried = [f for f in findings if "user nobody" in f["wanted"] or f["subject"] == "store s"]
+        return [
+            f"{f['subject']}: wanted {f['wanted']}, found {f['found']}: {f['breaks']}: {f['remedy']}" for f in tried
+        ]
+
+    can, asks = "what user nobody can use", "Slurm's requests do not reach burstd"
+    off = "burstd does not start, and takes no reload"
+    closed = f"the file {secret} cannot be read by user nobody: {off}: let user nobody read it and pass its folders"
+    run_by, let = "a program that user nobody can run", "name the folder of burstd's programs"
+    assert said() == [
+        f"ResumeProgram: wanted {run_by}, found no file {programs}/burstd-resume: {asks}: let ResumeProgram {let}",
+        (
+            f"SuspendProgram: wanted {run_by}, found {programs}/burstd-suspend is not executable: {asks}: "
+            f"let SuspendProgram {let}"
+        ),
+        (
+            f"ResumeFailProgram: wanted {run_by}, found {programs}/burstd-resumefail needs /opt/none/python3, which "
+            f"cannot be run: {asks}: let ResumeFailProgram {let}"
+        ),
+        (
+            f"daemon.spool_dir: wanted a folder that user nobody can write to, found {programs} is closed to that "
+            "user: what slurmctld asks for while burstd is away is lost: "
+            f"chown nobody {programs}, or let its group write"
+        ),
+        f"node.munge_key: wanted {can}, found {closed}",
+        f"providers.sandbox.token_file: wanted {can}, found {closed}",
+        (
+            f"store s: wanted an answer, found the folder {store}/ada cannot be listed: Permission denied: no input "
+            "reaches the cloud and no output comes home: check [staging.stores.s]"
+        ),
+    ]
+    outcome = run("config", "check", str(file))
+    hint = "let user nobody read it and pass its folders"
+    assert (outcome.code, outcome.out.splitlines()) == (1, [
+        f"{file} has 2 faults:",
+        f"  node.munge_key: the file {secret} cannot be read by user nobody: {hint}",
+        f"  providers.sandbox.token_file: the file {secret} cannot be read by user nobody: {hint}",
+    ])  # fmt: skip
+    for path in (secret, store, programs):
+        os.chown(path, NOBODY, NOBODY)
+    config = [re.sub("burstd-(suspend|resumefail)", "burstd-resume", line) for line in config]
+    (programs / "burstd-resume").write_text("#!/bin/sh\n", encoding="utf-8")
+    (programs / "burstd-resume").chmod(0o755)
+    slurm_that_says(tmp_path, "\n".join([*config, "SlurmUser = nobody(65534)"]), "\n".join(nodes), partition)
+    file.write_text(text, encoding="utf-8")
+    assert said() == []
+    file.chmod(0o600)
+    assert said() == [
+        (
+            f"{file}: wanted {can}, found cannot be read (Permission denied): {off}: "
+            "let user nobody read it and pass its folders"
+        )
+    ]

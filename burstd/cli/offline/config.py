@@ -69,6 +69,7 @@ def check_config(
         else:
             ConsoleOutput().line(str(error))
         raise typer.Exit(ExitCode.NEGATIVE) from None
+    _fail_on_files(burstd, file, settings if files else None)
     slots = sum(len(pool.slots) for pool in made.values())
     # Not faults: a tree may be mounted, and a program installed, after burstd has started.
     warnings = [
@@ -100,6 +101,22 @@ def check_config(
 def reload_config(burstd: ApiClient) -> None:
     """Have the daemon reload its settings; it refuses faulty ones and keeps the old ones."""
     burstd.run_command("POST", "/reload")
+
+
+def _fail_on_files(burstd: ApiClient, file: Path, settings: Settings | None) -> None:
+    """Ends the program where root can use all files of the settings, and burstd's user cannot."""
+    from burstd.cli.offline.rights import file_findings
+
+    found = [] if settings is None else file_findings(settings, file)
+    if found and burstd.json:
+        faults = [{"key": f.subject, "line": None, "text": f"{f.found}: {f.remedy}"} for f in found]
+        print_json({"ok": False, "file": str(file), "faults": faults})
+    elif found:
+        ConsoleOutput().line(f"{file} has {plural(len(found), 'fault')}:")
+        for f in found:
+            ConsoleOutput().line(f"  {f.subject}: {f.found}: {f.remedy}")
+    if found:
+        raise typer.Exit(ExitCode.NEGATIVE)
 
 
 def _as_warning(finding: SlurmConfFinding) -> SettingsFault:
@@ -152,7 +169,8 @@ def slurm_config(
 def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
     """Compare the running Slurm with what the pools need, and nodes in service with what they must be."""
     from burstd.cli.offline.mounts_check import mounts_findings
-    from burstd.cli.offline.offers_check import catalogs_of_clouds, catalogs_of_daemon, offer_findings
+    from burstd.cli.offline.offers_check import catalogs_of_daemon, offer_findings
+    from burstd.cli.offline.rights import rights_findings
     from burstd.cli.offline.staging_check import staging_findings
     from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
     from burstd.slurm.commands.controller import slurmctld_version
@@ -167,7 +185,8 @@ def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
     except (SchedulerUnavailable, SchedulerRefused) as error:
         burstd.fail(ExitCode.UNREACHABLE, f"Slurm cannot be asked: {error}.")
     providers = list(dict.fromkeys(rule.provider for pool in pools for rule in pool.rules))
-    catalogs, unread = catalogs_of_daemon(burstd, providers) or (catalogs_of_clouds(settings, providers), {})
+    of_daemon = catalogs_of_daemon(burstd, providers)
+    catalogs, unread = of_daemon or ({}, {})
     version = "{}.{:02}.{}".format(*(slurmctld_version(running.config) or (0, 0, 0)))
     findings = [
         *compare_slurm_conf(pools, options, running),
@@ -175,6 +194,7 @@ def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
         *staging_findings(settings, running.config),
         *mounts_findings(settings),
         *offer_findings(pools, catalogs),
+        *rights_findings(settings, file, running.config, providers if of_daemon is None else ()),
     ]
     broken = [finding for finding in findings if not finding.recommended]
     compared, why_not = _compare_nodes(burstd)

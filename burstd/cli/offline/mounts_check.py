@@ -1,4 +1,4 @@
-"""What [mounts] needs on the head beside slurm.conf: programs, the trees, the socket of the mount worker."""
+"""What [mounts] needs on the head beside slurm.conf: programs, the trees, the mount worker's socket."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from burstd.api.answers.base import current_user
 from burstd.settings import Settings
 from burstd.slurm.config.check import SlurmConfFinding
 from burstd.transfer.privsep.mount_worker import SFTP_SERVERS
@@ -22,8 +23,6 @@ def mounts_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
         return
     yield from _program_findings(settings)
     yield from _tree_findings(settings)
-    if not _runs_as_root(settings):
-        yield from _socket_findings(settings.mount_worker_socket)
 
 
 def _program_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
@@ -67,23 +66,19 @@ def _tree_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
             )  # fmt: skip
 
 
-def _runs_as_root(settings: Settings) -> bool:
-    """Whether burstd does, which then starts mount workers itself."""
-    try:
-        return settings.daemon.state_dir.stat().st_uid == 0
-    except OSError:
-        return True
-
-
-def _socket_findings(path: Path) -> Iterator[SlurmConfFinding]:
+def mount_worker_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
+    """Whether this user reaches the mount worker; root, as burstd, starts it itself."""
+    if not settings.mounts.rules() or os.geteuid() == 0:
+        return
+    path = settings.mount_worker_socket
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(_CONNECT_TIMEOUT_S)
         try:
             sock.connect(str(path))
-        except PermissionError:
-            return
         except OSError as error:
+            remedy = "systemctl enable --now burstd-mount-worker.socket"
+            if isinstance(error, PermissionError):
+                remedy = f"set SocketUser={current_user()} in burstd-mount-worker.socket and restart it"
             yield SlurmConfFinding(
-                str(path), "the socket of burstd-mount-worker", error.strerror or str(error), _NO_START,
-                "systemctl enable --now burstd-mount-worker.socket",
-            )  # fmt: skip
+                str(path), "the socket of burstd-mount-worker", error.strerror or str(error), _NO_START, remedy
+            )

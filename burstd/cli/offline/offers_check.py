@@ -50,9 +50,8 @@ def catalogs_of_daemon(burstd: ApiClient, names: Sequence[str]) -> tuple[dict[st
     return catalogs, unknown
 
 
-def catalogs_of_clouds(settings: Settings, names: Sequence[str]) -> dict[str, Catalog]:
+def catalogs_of_clouds(settings: Settings, plugins: PluginRegistry, names: Sequence[str]) -> dict[str, Catalog]:
     """The same, asked of the clouds by this process."""
-    plugins = PluginRegistry.installed()
     found: dict[str, Catalog] = {}
     for name in names:
         try:

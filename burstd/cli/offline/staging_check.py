@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -9,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from burstd.api.answers.base import current_user
 from burstd.domain.errors import BurstdError
 from burstd.domain.storage_node import NodeBackedStore
 from burstd.settings import PluginRegistry, Settings, SettingsError, resolve_store
@@ -18,31 +20,28 @@ from burstd.transfer.images.client import ACCOUNT, image_socket
 from burstd.transfer.images.worker import PROGRAM_PATH
 from burstd.transfer.privsep.client import UserWorkerError, account, user_worker_for
 
+_TRIED_KEY = "in/burstctl-check"
 PROBE_USER = "nobody"
 """Whose rights are tried: an account that every system has."""
 
 
 def staging_findings(settings: Settings, config: Mapping[str, str]) -> Iterator[SlurmConfFinding]:
-    """What staging lacks; nothing where it is off. ``config``: what slurmctld says of its settings."""
+    """What Slurm lacks for staging; nothing where it is off. ``config``: what slurmctld says of its settings."""
     if not settings.staging.enabled:
         return
     conf = config.get("SLURM_CONF", "") or str(settings.slurm.conf or "/etc/slurm/slurm.conf")
     yield from _slurm_file_findings(Path(conf).parent)
     yield from _job_submit_findings(Path(conf).parent)
-    try:
-        owner = settings.daemon.state_dir.stat().st_uid
-    except OSError:
-        owner = 0
-    if os.geteuid() not in (0, owner):
-        yield SlurmConfFinding(
-            "worker and store", "checked by root or burstd's own user", f"user id {os.geteuid()}",
-            "the user worker and the store are unchecked",
-            "run burstctl check as root", recommended=True,
-        )  # fmt: skip
+
+
+def worker_and_store_findings(settings: Settings, plugins: PluginRegistry) -> Iterator[SlurmConfFinding]:
+    """What staging lacks of processes with users' rights, of images and of the store, for whoever runs this."""
+    if not settings.staging.enabled:
         return
-    yield from _worker_findings(settings, started_by_burstd=owner == 0)
-    yield from _image_findings(settings, started_by_burstd=owner == 0)
-    yield from _store_findings(settings)
+    started_by_burstd = os.geteuid() == 0
+    yield from _worker_findings(settings, started_by_burstd=started_by_burstd)
+    yield from _image_findings(settings, started_by_burstd=started_by_burstd)
+    yield from _store_findings(settings, plugins)
 
 
 def _slurm_file_findings(folder: Path) -> Iterator[SlurmConfFinding]:
@@ -105,11 +104,12 @@ def _worker_findings(settings: Settings, *, started_by_burstd: bool) -> Iterator
     try:
         user_worker_for(account(PROBE_USER), socket_path=socket_path, min_uid=settings.staging.min_uid).close()
     except (UserWorkerError, OSError) as error:
-        remedy = (
-            "reinstall burstd: burstd-user-worker does not start"
-            if started_by_burstd
-            else "systemctl enable --now burstd-user-worker.socket"
-        )
+        if started_by_burstd:
+            remedy = "reinstall burstd: burstd-user-worker does not start"
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            remedy = f"set SocketUser={current_user()} in burstd-user-worker.socket and restart it"
+        else:
+            remedy = "systemctl enable --now burstd-user-worker.socket"
         yield SlurmConfFinding(
             "burstd-user-worker" if socket_path is None else str(socket_path),
             "a process with a user's rights", str(error),
@@ -140,11 +140,11 @@ def _image_findings(settings: Settings, *, started_by_burstd: bool) -> Iterator[
         yield SlurmConfFinding(str(socket_path), "a socket of systemd", "none", breaks, remedy)
 
 
-def _store_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
+def _store_findings(settings: Settings, plugins: PluginRegistry) -> Iterator[SlurmConfFinding]:
     name = settings.staging.store
     subject, breaks = f"store {name}", "no input reaches the cloud and no output comes home"
     try:
-        chosen = resolve_store(settings, PluginRegistry.installed(), name)
+        chosen = resolve_store(settings, plugins, name)
     except SettingsError as error:
         faults = "; ".join(str(f) for f in error.faults)
         yield SlurmConfFinding(subject, "valid settings", faults, breaks, "see burstctl config check")
@@ -155,6 +155,8 @@ def _store_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
             if isinstance(store, NodeBackedStore) and store.node_spec is not None:
                 return  # burstd launches its node when there is data to stage
             next(iter(store.objects("in/")), None)
+            store.put(_TRIED_KEY, b"")
+            store.delete([_TRIED_KEY])
             store.node_access()
         finally:
             store.close()
