@@ -321,6 +321,10 @@ def test_what_is_told_of_a_quota_that_is_full() -> None:
         "is needed by job 2, /new (30 B) is needed by jobs 3, 1; run 'burstctl stage retry 9' when these jobs are "
         "over, stage less, or ask the administrator for a larger quota"
     )
+    sending = [*others, staging_of_size("4", S.UPLOADING, 40, "/b")]
+    assert ", /new (30 B) is needed by jobs 3, 1, 40 B that job 4 sends now; run" in hold_text(
+        row, life, shortage, USED, sending
+    )
     assert hold_text(row, replace(life, input_bytes=120), shortage, USED, others) == (
         "the input is 120 B, and the staging quota of user ada is 100 B: stage less, or ask the administrator for a "
         "larger quota"

@@ -9,10 +9,12 @@ import re
 import signal
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -52,6 +54,7 @@ POLL_S = 0.2
 _WHO = {"ada": "bold cyan", "bob": "bold red", "tail": "cyan",
         "burstd": "bold yellow", "cloud": "magenta", "node": "blue", "slurm": "bold green",
         "data": "bold blue"}  # fmt: skip
+_CURIOUS = "who may not read it"
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
 
 
@@ -212,7 +215,7 @@ def play(story: DemoRun) -> None:
             story.say("tail", f"{output.path}: {line}")
         if not curious and plain in story.jobs and story.jobs[plain].started:
             beside = f"-p burst -c1 --mem=100 -t5 -w {story.jobs[plain].nodes}"
-            curious = story.submit("who may not read it", beside, demo_plain.CURIOUS, "bob")
+            curious = story.submit(_CURIOUS, beside, demo_plain.CURIOUS, "bob")
         if not explained and any(j.started for j in story.jobs.values()):
             explained = True
             _show(story, "burstctl", "status")
@@ -230,6 +233,9 @@ def play(story: DemoRun) -> None:
             raise TimeoutError(f"the demo did not end within {PATIENCE_S:.0f} s:\n{poll}")
         time.sleep(POLL_S)
     story.poll()
+    failed = [f"{j.id} {j.state}" for j in story.jobs.values() if j.state != "COMPLETED" and j.what != _CURIOUS]
+    if failed:
+        raise AssertionError(f"jobs did not complete: {', '.join(failed)}")
     _ask(story, f"cd {demo_plain.FOLDER} && ls -l && cat result.txt")
     _ask(story, f"cat slurm-{curious}.out", "bob")
     for job in story.data:
@@ -374,12 +380,14 @@ def main() -> int:
     def progress(step: str) -> None:
         console.print(f"[dim]{time.monotonic() - begun:6.1f} s  {step}[/]", soft_wrap=True)
 
+    shared = tempfile.TemporaryDirectory(prefix="burstd-demo-")  # the homes, which the nodes on premises see too
     site = Site(
         arguments.release, settings=SETTINGS, comments=True, staging=demo_data.STAGING, extra_conf=demo_plain.PROLOG,
-        projects=demo_projects.PROJECTS, onprem_gpus=demo_projects.GPUS_OF_A_NODE, progress=progress,
+        shared=Path(shared.name), projects=demo_projects.PROJECTS, onprem_gpus=demo_projects.GPUS_OF_A_NODE,
+        progress=progress,
     )  # fmt: skip
     try:
-        with _ended_by_signals(), site:
+        with shared, _ended_by_signals(), site:
             version = "{}.{:02}.{}".format(*VERSIONS[arguments.release])
             console.print(f"[dim]{time.monotonic() - begun:6.1f} s  set up: Slurm {version} ({arguments.release})[/]\n")
             demo_data.prepare(site)

@@ -121,7 +121,7 @@ A_GETS = "project a: 4 of 4 GPUs in quota, 1 over; reclaimed when d asks; asks f
         (
             waiting("q-a", "o-a", reason="BeginTime", restarts=1), AT_SHARE, "wait",
             "begin time not reached (two minutes after a requeue); it has been requeued and begins anew; " + A,
-            f"waits: it has been requeued and begins anew; {A}",
+            f"waits: begin time not reached (two minutes after a requeue); it has been requeued and begins anew; {A}",
         ),
         (
             waiting("q-a", reason="QOSGrpGRES"), AT_SHARE, "wait",
@@ -137,10 +137,11 @@ A_GETS = "project a: 4 of 4 GPUs in quota, 1 over; reclaimed when d asks; asks f
             f"waiting for nodes; it asks for no GPUs, and runs where projects leave room; {A}",
             f"waits: it asks for no GPUs, and runs where projects leave room; {A}",
         ),
-        (waiting("q-a", "o-a", reason="JobHeldUser"), AT_SHARE, "wait", f"held by its user; {A}", f"waits: {A}"),
+        (waiting("q-a", "o-a", reason="JobHeldUser"), AT_SHARE, "wait", f"held by its user; {A}",
+         f"waits: held by its user; {A}"),
         (
             waiting("q-a", "o-a", reason="BadConstraints"), AT_SHARE, "wait",
-            f"Slurm cannot meet its constraints; {A}", f"waits: {A}",
+            f"Slurm cannot meet its constraints; {A}", f"waits: Slurm cannot meet its constraints; {A}",
         ),
     ],
     ids=["within quota", "beyond it, at its share", "beyond it, below its share", "requeued", "interactive",

@@ -178,6 +178,23 @@ def test_what_slurm_calls_a_bad_constraint_may_be_asked_for_otherwise() -> None:
     assert ("-C x", "-C 'x|v100'") in before_and_after(found)
 
 
+@pytest.mark.parametrize(
+    ("fields", "before", "after"),
+    [
+        ({"cpus": 64, "cpus_per_node": 64}, "64 CPUs (-n, -c)", "8 CPUs"),
+        ({"nodes": 6, "nodes_max": 6, "cpus": 6}, "-N 6", "-N 4"),
+    ],
+)
+def test_what_slurm_says_that_a_partition_cannot_meet_may_be_asked_for_otherwise(
+    fields: dict[str, Any], before: str, after: str
+) -> None:
+    refused = job(**fields, reason="PartitionConfig")
+    first, *_ = changes_for(make_snapshot(refused, pools=POOLS[:1], offers=V_ONLY))
+    assert (first.before, first.after) == (before, after)
+    fits = job(reason="PartitionConfig")
+    assert changes_for(make_snapshot(fits, pools=POOLS, offers=V_ONLY)) == (), "Slurm alone knows why"
+
+
 def test_tries_are_bounded_by_what_there_is_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     features = frozenset(f"f{n:03}" for n in range(90))
     odd = tuple(node(f"op{n}", partitions=("burst",), features=frozenset({f})) for n, f in enumerate(sorted(features)))

@@ -242,10 +242,10 @@ class CommentWriterRig:
         context = SimpleNamespace(scheduler=self.slurm, workers=self.workers, quarantine=Quarantine(VirtualClock()))
         self.writer = JobCommentWriter(cast("LoopContext", context))
 
-    def loop(self, at: float, **words: str) -> Sequence[tuple[tuple[str, ...], str]]:
+    def loop(self, at: float, by: str = "x", **words: str) -> Sequence[tuple[tuple[str, ...], str]]:
         """One loop at this time, in which the jobs are said to wait for these reasons; what was written."""
         self.slurm.calls.clear()
-        remarks = tuple(Remark("x", f"job:{name.removeprefix('j')}", *_verdict(text)) for name, text in words.items())
+        remarks = tuple(Remark(by, f"job:{name.removeprefix('j')}", *_verdict(text)) for name, text in words.items())
         snapshot = make_snapshot(*self.jobs)
         assert isinstance(snapshot.slurm, SlurmView)
         snapshot = replace(snapshot, now=NOW + at, slurm=replace(snapshot.slurm, read_at=NOW + at - 0.1))
@@ -285,6 +285,18 @@ def test_the_same_kind_of_line_is_written_seldom() -> None:
     assert desk.loop(job_comments.MIN_NUMBERS_REWRITE_S + job_comments.MIN_REWRITE_S + 1, j1="impossible!too big") == [
         (("1",), "burstd: cannot start: too big")
     ]
+
+
+def test_another_cause_is_told_soon_and_never_at_each_loop() -> None:
+    desk, pause_s = CommentWriterRig(job("1")), job_comments.MIN_CAUSE_REWRITE_S
+    assert desk.loop(0, "demand", j1="its input is being uploaded")
+    assert not desk.loop(pause_s - 1, "placement", j1="no slot")
+    assert desk.loop(pause_s, "placement", j1="no slot") == [(("1",), "burstd: waits: no slot")]
+    desk.jobs = (replace(desk.jobs[0], reason="JobHeldUser"),)
+    assert desk.loop(2 * pause_s, "demand", j1="held by its user")
+    desk.jobs = (replace(desk.jobs[0], reason="JobHeldAdmin"),)
+    assert desk.loop(3 * pause_s, "demand", j1="held by an administrator")
+    assert not desk.loop(4 * pause_s, "demand", j1="held, in other words")
 
 
 def test_a_restart_writes_nothing_anew() -> None:

@@ -13,14 +13,14 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.demand.limited_jobs import SHARE_REASONS
 from burstd.planner.demand.pending_queue import PendingQueue
-from burstd.planner.demand.pending_reasons import LIMIT_REMEDY, PendingReason, pending_reason
+from burstd.planner.demand.pending_reasons import LIMIT_REMEDY, REFUSED_REQUESTS, PendingReason, pending_reason
 from burstd.planner.demand.request import Payers, RequestIndex, ResourceRequest
 from burstd.planner.demand.requeued_jobs import over_quota, restarts_after_interruption, within_quota_only
 from burstd.planner.staging.input_deadlines import STAGE_IN_REASONS, InputDeadlines, data_of_job
 
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED, JobState.COMPLETING})
-_CONTEXT_DEPENDENT = STAGE_IN_REASONS | {"BeginTime", "Reservation"}
-"""Reasons with which it is not the job alone that says whether it counts."""
+_CONTEXT_DEPENDENT = STAGE_IN_REASONS | REFUSED_REQUESTS | {"BeginTime", "Reservation"}
+"""Reasons with which it is not the job alone that says whether it counts, and what is said of it."""
 _WAITS_FOR_SHARE = PendingReason(True, "waiting for its project's share")
 _WAITS_FOR_QUOTA = PendingReason(False, "waiting for its project's quota")
 _WAITS_FOR_LIMIT = PendingReason(False, "waiting for a limit of its user, its account or its own QOS", LIMIT_REMEDY)
@@ -100,6 +100,8 @@ class Demand:
     """There are het jobs among them."""
     exclusive_partitions: frozenset[str] = frozenset()
     """Partitions with jobs, or slots, that share no node between users."""
+    refused: tuple[PendingJob, ...] = ()
+    """Jobs that do not count because Slurm says that their partitions cannot meet their request."""
 
 
 def task_ids(text: str) -> Iterator[str]:
@@ -169,6 +171,7 @@ class _QueueScan:
         self._wake_at = float("inf")
         self._running: Counter[str] | None = None
         self._components: dict[str, tuple[Job, ...]] | None = None
+        self._refused: list[PendingJob] = []
 
     def scan(self, payers: Payers) -> Demand:
         requests, exclusive = self._cache.requests, _exclusive_partitions(self._snapshot, self._slurm)
@@ -200,7 +203,7 @@ class _QueueScan:
         pending_jobs = tuple([note for note in found if type(note) is PendingJob])
         out = [note.remarks for note in found if type(note) is _NotCounted] if len(pending_jobs) < len(found) else []
         remarks, het = tuple(chain.from_iterable(out)), self._components is not None
-        demand = Demand(pending_jobs, remarks, self._wake_at, het, exclusive)
+        demand = Demand(pending_jobs, remarks, self._wake_at, het, exclusive, tuple(self._refused))
         self._cache.last_demand = None if others else demand
         return demand
 
@@ -266,6 +269,8 @@ class _QueueScan:
         if tasks:
             (job, request), *more = [(job, self._cache.requests.request_for(job)) for job in jobs]
             return PendingJob(job, request, tasks, burst, tasks == 1 and not (job.array_tasks or more), tuple(more))
+        if burst and jobs[0].reason in REFUSED_REQUESTS and len(jobs) == 1:
+            self._refused.append(PendingJob(jobs[0], self._cache.requests.request_for(jobs[0])))
         return _NotCounted(tuple(Remark("demand", f"job:{j.id}", "wait", why) for j in jobs)) if burst else _NOTHING
 
     def _serves(self, partitions: tuple[str, ...]) -> bool:

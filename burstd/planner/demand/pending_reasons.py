@@ -81,6 +81,9 @@ PENDING_REASONS: dict[str, PendingReason] = {
     "SystemFailure": PendingReason(False, "Slurm failed to handle it", "see slurmctld's log"),
 }
 
+REFUSED_REQUESTS = frozenset({"PartitionConfig", "PartitionNodeLimit"})
+"""What no node of the partition has, or more nodes than it allows: a job that asks for something else may start."""
+
 _PREFIXES: tuple[tuple[str, PendingReason], ...] = (
     ("Assoc", PendingReason(False, "blocked by a limit of its association", LIMIT_REMEDY)),
     ("QOS", PendingReason(False, "blocked by a limit of its QOS", LIMIT_REMEDY)),

@@ -26,6 +26,7 @@ from burstd.planner.explain.project_text import (
     project_of_job,
     project_text,
     runs_over_quota,
+    waiting_remark,
 )
 from burstd.planner.offers.candidates import shards_price
 from burstd.planner.staging.input_deadlines import boot_durations
@@ -122,8 +123,13 @@ class JobComments:
             return ""
         text = project_text(project, projects, self._shares)
         shards = self._snapshot.projects.shards.get(project.name, 0)
-        own = job_text(job, project, self._shares.get(project.name), shards) if job.state is JobState.PENDING else ""
-        return f"{own}; {text}" if own else text
+        if job.state is not JobState.PENDING:
+            return text
+        share = self._shares.get(project.name)
+        cause = waiting_remark(job, project, share, self._snapshot).reason
+        # That it waits for nodes or for GPUs of its project says what follows.
+        named = "" if cause.startswith("waiting for ") or exceeds_quota(job, project, shards) else cause
+        return "; ".join(filter(None, (named, job_text(job, project, share, shards), text)))
 
     def _waiting(self, job: Job, remark: Remark) -> JobComment:
         if remark.verdict in ("boot", "covered"):

@@ -17,6 +17,7 @@ from burstd.domain.plugins.policy import Remark, Target, Want
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.option_change import OptionChange
 from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner.demand.pending_reasons import REFUSED_REQUESTS
 from burstd.planner.explain.job_comment import scontrol_job_id
 from burstd.planner.explain.job_options import JobVariant, job_variants
 from burstd.planner.staging.input_deadlines import boot_durations, data_of_job
@@ -31,7 +32,8 @@ MAX_WORK = 120_000
 MIN_ATTEMPTS = 8
 MAX_ATTEMPTS = 60
 _BAD_CONSTRAINTS = "BadConstraints"
-"""Slurm's reason for what no node of the partition has: asked for something else it goes away."""
+_REQUEST_REASONS = REFUSED_REQUESTS | {_BAD_CONSTRAINTS}
+"""Slurm's reasons for what no node of the partition has: asked for something else they go away."""
 
 
 def helpful_changes(
@@ -88,7 +90,7 @@ class _WhatIf:
             return None
         self.attempts_left -= 1
         asked = option.job
-        changed = replace(asked, reason="") if asked.reason == _BAD_CONSTRAINTS else asked
+        changed = replace(asked, reason="") if asked.reason in _REQUEST_REASONS else asked
         jobs = tuple(changed if j.id == changed.id else j for j in self.slurm.jobs)
         target = self.decide(replace(self.snapshot, slurm=replace(self.slurm, jobs=jobs)))
         wants = [want for want in target.wants if changed.id in want.jobs]

@@ -189,11 +189,24 @@ class Placement:
         return Target(
             wants=self._wants,
             releases=self._releases,
-            remarks=(*demand.remarks, *self._last_remarks),
+            remarks=(*self._demand_remarks(demand), *self._last_remarks),
             offers=self._offers,
             placements=self._assigned,
             wake_at=demand.wake_at,
         )
+
+    def _demand_remarks(self, demand: Demand) -> Sequence[Remark]:
+        """Of jobs whose request Slurm refuses, those say what they lack that no pool can run."""
+        if not demand.refused:
+            return demand.remarks
+        lacking = {
+            f"job:{pending.job.id}": self._verdicts.impossible_reason(self._classes.class_of(pending.request))
+            for pending in demand.refused
+        }
+        return [
+            Remark("placement", one.subject, "impossible", why) if (why := lacking.get(one.subject, "")) else one
+            for one in demand.remarks
+        ]
 
     @cached_property
     def _claim_consumers(self) -> frozenset[str]:

@@ -91,6 +91,11 @@ class VerdictWriter:
             job_class.rejection = self._make_rejection(job_class)
         return job_class.rejection
 
+    def impossible_reason(self, job_class: EquivalenceClass) -> str:
+        """Why no pool can ever run a job, whatever room there is; empty: one can."""
+        verdict, reason = self._rejection_by_room(job_class)
+        return reason if verdict == "impossible" else ""
+
     def _make_verdict(self, found: Bin) -> tuple[str, str]:
         if found.kind is BinKind.NEW:
             return self.verdict_on_new_node(found, 0)

@@ -22,6 +22,7 @@ import structlog
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plan import Plan
+from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.comment import is_for_burstd, join_comment, split_comment
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import SlurmView, Snapshot
@@ -32,6 +33,7 @@ from burstd.reconciler.context import LoopContext
 
 log = structlog.get_logger(__name__)
 
+MIN_CAUSE_REWRITE_S = 10.0
 MIN_REWRITE_S = 60.0
 MIN_NUMBERS_REWRITE_S = 300.0
 MIN_COMMANDS = 5
@@ -63,8 +65,9 @@ class _LastComment:
     """What was written last, or found there."""
 
     verdict: str
+    """Of the remark that it was made of, with its cause; of a job that has started its state."""
     reason: str
-    """Of the remark that it was made of; of a job that has started its state, and nothing."""
+    """Of the remark; of a job that has started nothing."""
     kind: str
     """Of the line; empty: there was none to be written."""
     comment: str
@@ -143,9 +146,11 @@ class JobCommentWriter:
     def _differs(self, job: Job, last: _LastComment | None, lines: JobComments, now: float) -> _Changed | None:
         remark = lines.last_remark(job) if job.state is JobState.PENDING else None
         idle = lines.idle_warning(job)
-        state = "leaves" if lines.is_leaving(job) else "idle" if idle else job.state.value
+        # Of a waiting job of a project Slurm alone may say why.
+        waits = f" {job.reason}" if job.state is JobState.PENDING else ""
+        state = "leaves" if lines.is_leaving(job) else "idle" if idle else f"{job.state.value}{waits}"
         verdict, reason = (
-            (remark.verdict, remark.reason) if remark is not None else (state, idle or lines.project_text(job))
+            (_verdict(remark, job), remark.reason) if remark is not None else (state, idle or lines.project_text(job))
         )
         if last is not None:
             self._last_comments[job.id] = last
@@ -168,12 +173,13 @@ class JobCommentWriter:
         elif wanted == comment:
             kind, due = line.kind, written + MIN_REWRITE_S
         else:
-            due = _due(line, last, own_part, now)
+            due = _due(line, last, own_part, now, new_cause=last is not None and last.verdict != verdict)
             if due <= now:
                 return _NewComment(
                     job, comment, _LastComment(verdict, reason, line.kind, wanted, now, now + MIN_REWRITE_S)
                 )
             kind, reason = (last.kind, last.reason) if last is not None else (line.kind, "")
+            verdict = last.verdict if last is not None else verdict
         self._last_comments[job.id] = _LastComment(verdict, reason, kind, comment, written, due)
         return None
 
@@ -246,17 +252,24 @@ def _same(last: _LastComment, reason: str, job: Job) -> bool:
 
 def _urgency(changed: _Changed) -> tuple[bool, int, float]:
     job, verdict, _ = changed
-    return verdict != "impossible", -job.priority, job.submitted
+    return not verdict.startswith("impossible"), -job.priority, job.submitted
 
 
-def _due(line: JobComment, last: _LastComment | None, own_part: str, now: float) -> float:
+def _verdict(remark: Remark, job: Job) -> str:
+    """What is decided, and by whom or by which word of Slurm's."""
+    cause = job.reason if remark.by == "demand" else remark.by
+    return f"{remark.verdict} {cause}"
+
+
+def _due(line: JobComment, last: _LastComment | None, own_part: str, now: float, *, new_cause: bool) -> float:
     """When what differs may be written."""
     same = line.kind != "coming" and _without_digits(line.text) == _without_digits(own_part)
     if last is None:
         return now + MIN_NUMBERS_REWRITE_S if same else now
     if last.kind != line.kind:
         return now
-    return max(now, last.written_at + (MIN_NUMBERS_REWRITE_S if same else MIN_REWRITE_S))
+    pause_s = MIN_CAUSE_REWRITE_S if new_cause else MIN_NUMBERS_REWRITE_S if same else MIN_REWRITE_S
+    return max(now, last.written_at + pause_s)
 
 
 def _without_digits(text: str) -> str:

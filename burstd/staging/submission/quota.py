@@ -131,6 +131,11 @@ def hold_text(row: Staging, cycle: StagingCycle, shortage: QuotaShortage, usage:
         f"{_source(t)} ({size_text(t.stored_bytes)}) is needed by {_jobs(jobs[t.tree.digest])}"
         for t in sorted(needed, key=lambda t: (-t.stored_bytes, t.tree.digest))
     ]
+    parts += [
+        f"{size_text(coming.input_bytes or 0)} that job {other.job_id} sends now"
+        for other, coming in others
+        if other.state is S.UPLOADING and other.uid == row.uid and _counts_for(row, shortage, other.account)
+    ]
     why = f"; of {row.user}'s data {_listed(parts)}" if parts else ""
     other = "; the rest is of other users" if shortage.kind == "project" else ""
     when = "when these jobs are over" if parts else "later"
@@ -140,9 +145,14 @@ def hold_text(row: Staging, cycle: StagingCycle, shortage: QuotaShortage, usage:
     )
 
 
+def _counts_for(row: Staging, shortage: QuotaShortage, account: str) -> bool:
+    """Whether data of the job's user and this account counts for the quota."""
+    return shortage.kind == "user" or account == row.account
+
+
 def _counted(row: Staging, shortage: QuotaShortage, usage: QuotaUsage) -> list[IndexedTree]:
     """Of the user's trees those that count for this quota."""
-    return [t for t in usage.trees if shortage.kind == "user" or t.account == row.account]
+    return [t for t in usage.trees if _counts_for(row, shortage, t.account)]
 
 
 def _needing_jobs(row: Staging, usage: QuotaUsage, others: LiveCycles) -> dict[str, tuple[str, ...]]:
