@@ -70,6 +70,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "commands.plan:confirm",
         "Say that the record, or the head's clock, is right, where an alarm of burstctl status doubts it.",
     ),
+    "init": (
+        "setup.commands:init",
+        "Put burstd into the running Slurm: settings, slurm.conf, services, and a job to try it.",
+    ),
+    "uninit": ("setup.commands:uninit", "Take back what init did, once no machine is left."),
     "check": (
         "offline.config:check",
         "Compare the running Slurm with what the pools need, and nodes in service with what they must be.",

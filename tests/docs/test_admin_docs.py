@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -12,16 +13,18 @@ from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.docs.blocks import Block, shell_blocks
 from tests.lab import programs, slurm_files
 from tests.lab.cluster import Cluster
+from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_in
 
 DOCUMENT = programs.PROJECT / "docs" / "admin.md"
+RELEASE = "trixie"  # its root file system has systemd
 STEPS = (
-    "2. The program", "3. A cloud to try it with", "4. The settings", "5. Slurm", "6. Start it", "7. The first job",
-    "8. Watch it and overrule it", "Upgrading burstd", "Backup", "Taking it away",
+    "Install", "The first job", "The settings", "Watch it and overrule it", "Upgrading burstd", "Backup",
+    "Taking it away",
 )  # fmt: skip
 # As a site has it that never burst: some settings that burstd's must be joined with, some that are to be replaced.
 PLAIN = """\
 ClusterName=site
-SlurmctldHost=head(10.77.0.2)
+SlurmctldHost=head
 SlurmUser=slurm
 AuthType=auth/munge
 StateSaveLocation=/var/lib/slurm/slurmctld
@@ -39,17 +42,22 @@ SelectTypeParameters=CR_CPU_Memory
 SlurmdParameters=config_overrides
 SlurmctldParameters=enable_configless
 SchedulerParameters=bf_continue
+SuspendTime=-1
 ReturnToService=1
+NodeName=DEFAULT CoresPerSocket=1
 NodeName=op1 NodeAddr=10.77.0.11 CPUs=2 RealMemory=1000
-PartitionName=onprem Nodes=op1 Default=YES MaxTime=INFINITE State=UP
-"""
+PartitionName=onprem Nodes=ALL Default=YES MaxTime=INFINITE State=UP"""
+_LOOKED_AT = "/etc /opt /usr /srv /var/lib /var/cache /var/spool /run/burstd"
+_OTHERS = "/var/lib/slurm|/var/lib/systemd|/var/cache/ldconfig|__pycache__|/etc/systemd/system/slurmctld.service.d"
+# Where slurmctld is asked to start with burstd's lines.
+_REFUSING = "ExecStartPre=+/bin/sh -c 'grep -q burst-cpu /etc/slurm/slurm.conf || exit 0; {}'"
 
 
 class PlainCluster(Cluster):
     """A cluster without a burst partition."""
 
     def _conf_files(self) -> list[BoxFile]:
-        files = [BoxFile("/etc/slurm/slurm.conf", PLAIN), BoxFile("/etc/slurm/gres.conf", "")]
+        files = [BoxFile("/etc/slurm/slurm.conf", PLAIN)]
         cgroup = slurm_files.cgroup_text(self.release)
         return files if cgroup is None else [*files, BoxFile("/etc/slurm/cgroup.conf", cgroup)]
 
@@ -57,64 +65,122 @@ class PlainCluster(Cluster):
         return []
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head, where systemd has started slurmctld. ``files``: all paths before burstd came."""
+
+    cluster: Cluster
+    systemd: SystemdBox
+    cached: str
+    files: frozenset[str]
+
+    def sh(self, text: str, user: str = "root", *, check: bool = True) -> CompletedProcess[str]:
+        """As a person pastes it; the first command that fails ends it."""
+        home = "/root" if user == "root" else f"/home/{user}"
+        words = ["env", f"--chdir={home}", f"HOME={home}", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+        words += ["bash", "-eu", "-o", "pipefail", "-c", text]
+        become = [] if user == "root" else ["runuser", "-u", user, "--"]
+        return self.systemd.run([*become, *words], check=check, timeout=200)
+
+    def run(self, block: Block) -> str:
+        """One block of the document; its output."""
+        done = self.sh(block.text, block.user, check=False)
+        where = f"docs/admin.md, line {block.line} ({block.section})"
+        log = "sinfo -N; squeue; burstctl status; burstctl event list -n 20; journalctl -q -n 40 -u 'burstd*'"
+        said = "" if done.returncode == 0 else self.sh(log, check=False).stdout
+        assert done.returncode == 0, f"{where} ended with {done.returncode}:\n{done.stdout}{done.stderr}\n{said}"
+        return done.stdout
+
+    def paths(self) -> frozenset[str]:
+        """All of the folders in which programs keep files."""
+        find = f"find {_LOOKED_AT} -xdev 2>/dev/null | grep -Ev '{_OTHERS}' || true"
+        return frozenset(self.systemd.run(["sh", "-c", find]).stdout.splitlines())
+
+    def slurm_files(self) -> str:
+        """What Slurm reads, by name and content."""
+        return self.sh(
+            'cd /etc/slurm; for f in *.conf* burst*; do if test -f $f; then echo "$f:"; cat $f; fi; done'
+        ).stdout
+
+
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def head() -> Iterator[Head]:
     """With the wheel in /root, what it needs installed already (a box has no network), and boxes' image cached."""
-    rootfs, wheel = ensure_rootfs("bookworm"), programs.wheel()
-    setup = [["rm", "-rf", "/run/burstd", "/var/spool/burstd"], ["mkdir", "-p", "/var/cache/burstd/rootfs"]]
+    if cgroup2() is None:
+        pytest.skip("systemd needs cgroup v2, and this machine has none mounted")
+    rootfs, wheel = ensure_rootfs(RELEASE), programs.wheel()
+    cached = f"/var/cache/burstd/rootfs/{rootfs.key}"
     with PlainCluster(
-        "bookworm",
+        RELEASE,
         onprem=1,
         head_layers=[programs.needs(rootfs)],
-        head_binds=[
-            BindMount(wheel, f"/root/{wheel.name}"),
-            BindMount(rootfs.path, f"/var/cache/burstd/rootfs/{rootfs.key}"),
-        ],
-        head_files=[
-            BoxFile("/usr/local/bin/systemctl", Path(__file__).with_name("systemctl.py").read_text("utf-8"), 0o755),
-            BoxFile("/etc/pip.conf", "[global]\nno-index = true\ndisable-pip-version-check = true\n"),
-        ],
-        head_setup=setup,
-    ) as made:
-        yield made
-
-
-def run(cluster: Cluster, block: Block) -> str:
-    """One block, as a person pastes it; the first command that fails ends it."""
-    home = "/root" if block.user == "root" else f"/home/{block.user}"
-    words = ["timeout", "50", "bash", "-eu", "-o", "pipefail", "-c", block.text]
-    done = cluster.head.run(words, user=block.user, cwd=home, check=False)
-    where = f"docs/admin.md, line {block.line} ({block.section})"
-    assert done.returncode == 0, f"{where} ended with {done.returncode}:\n{done.stdout}{done.stderr}\n{log(cluster)}"
-    return done.stdout
-
-
-def log(cluster: Cluster) -> str:
-    """What a person would look at next."""
-    look = "sinfo -N; squeue; burstctl status; burstctl event list -n 20; tail -n 30 /var/log/burstd*.log"
-    return cluster.sh(look, check=False)
+        head_binds=[BindMount(wheel, f"/root/{wheel.name}"), BindMount(rootfs.path, cached)],
+        head_files=[BoxFile("/etc/pip.conf", "[global]\nno-index = true\ndisable-pip-version-check = true\n")],
+        head_setup=[["rm", "-rf", "/run/burstd", "/var/spool/burstd"]],
+    ) as cluster:
+        cluster.stop_slurmctld()
+        with systemd_in(cluster.head, shared_run=True, mask=("munge", "slurmd", "ssh")) as systemd:
+            systemd.systemctl("start", "slurmctld")
+            made = Head(cluster, systemd, cached, frozenset())
+            yield Head(cluster, systemd, cached, made.paths())
 
 
 @pytest.mark.boxes
 @pytest.mark.slurm
-def test_the_document_from_its_first_command_to_its_last(cluster: Cluster) -> None:
+def test_an_init_that_fails_or_is_killed_is_undone(head: Head) -> None:
+    before = head.slurm_files()
+    install = next(block for block in shell_blocks(DOCUMENT) if block.section == "Install")
+    head.sh(install.text.rpartition("burstctl init")[0])
+    drop_in = "/etc/systemd/system/slurmctld.service.d/test.conf"
+
+    def slurmctld_does(what: str) -> None:
+        head.sh(f"mkdir -p $(dirname {drop_in})")
+        head.systemd.run(["sh", "-c", f'printf "%s\\n" "[Service]" "$1" >{drop_in}', "sh", _REFUSING.format(what)])
+        head.systemd.systemctl("daemon-reload")
+
+    slurmctld_does('echo "fatal: no such plugin" >>/var/log/slurm/slurmctld.log; exit 1')
+    failed = head.sh("burstctl init --yes --no-deep", check=False)
+    assert failed.returncode == 1
+    assert "It failed, and is undone: slurmctld does not start:\n  fatal: no such plugin\n" in failed.stdout
+    assert failed.stderr == "burstctl: burstd is not installed into Slurm, whose files are as they were.\n"
+    assert head.slurm_files() == before
+    assert head.sh("scontrol ping").returncode == 0
+    slurmctld_does("kill -9 $(cat /run/init.pid)")
+    killed = head.sh("echo $$ >/run/init.pid; exec burstctl init --yes --no-deep", check=False)
+    assert killed.returncode in (-9, 137)
+    assert head.slurm_files() != before
+    again = head.sh(
+        "rm -r /etc/systemd/system/slurmctld.service.d /run/init.pid; systemctl daemon-reload; burstctl uninit -y"
+    )
+    assert "burstd is out of Slurm.\n" in again.stdout
+    assert head.slurm_files() == before
+    assert head.sh("burstctl uninit -y").stdout == "There is nothing to undo: burstctl init did nothing here.\n"
+
+
+@pytest.mark.boxes
+@pytest.mark.slurm
+def test_the_document_from_its_first_command_to_its_last(head: Head) -> None:
+    before = head.slurm_files()
     blocks = shell_blocks(DOCUMENT)
     assert tuple(dict.fromkeys(b.section for b in blocks)) == STEPS
     said: dict[str, str] = {}
     for block in blocks:
-        said[block.section] = said.get(block.section, "") + run(cluster, block)
-    assert said["4. The settings"].endswith("2 pools, 8 slots, 1 provider, policies backlog, idle, limits.\n")
-    assert "idle~ burst-cpu[1-4]" in said["5. Slurm"]
-    assert "Slurm 22.05.8 has what the pools need." in said["6. Start it"]
-    assert "ReservationName=burstd" in said["6. Start it"]
-    assert "burst-cpu[1-4],burst-gpu[1-4]" in said["6. Start it"]
+        if block.section == "Taking it away":
+            # The box's own: it stands for what 'burstctl init' downloads.
+            head.sh(f"umount -l {head.cached}")
+        said[block.section] = said.get(block.section, "") + head.run(block)
+    install = said["Install"]
+    assert "+PartitionName=burst Nodes=burst-cpu[1-4],burst-gpu[1-4] MaxTime=INFINITE State=UP\n" in install
+    assert "Slurm 24.11.5 has what the pools need.\n" in install
+    assert "it ran as ada (uid 3001) in /home/ada\nIt works. The trial cost " in install
+    assert "/home/ada\n" in said["The first job"]
     # The jobs succeeded (sbatch --wait); that they ran on machines of the cloud is in burstd's record.
-    shown = said["8. Watch it and overrule it"]
+    shown = said["Watch it and overrule it"]
     assert "burst-cpu1" in shown
     assert "burst-gpu1" in shown
-    assert cluster.sh("cat /etc/slurm/slurm.conf") == PLAIN
-    assert cluster.sh("cat /etc/slurm/gres.conf") == ""
-    assert cluster.sh("ls -d /opt/burstd /etc/burstd /var/lib/burstd /var/spool/burstd 2>/dev/null || true") == ""
-    assert "burst" not in cluster.sh("sinfo -h; scontrol show reservation")
-    assert cluster.sh("ip -o link | grep -c '^[0-9]*: bd' || true") == "0\n"
-    assert cluster.sh("pgrep -a python || true") == ""
+    assert head.slurm_files() == before
+    head.sh("rm -rf /opt/burstd /usr/local/bin/burstctl /var/backups/burstd /home/ada/slurm-*.out")
+    assert sorted(head.paths() - head.files) == []
+    assert "burst" not in head.sh("sinfo -h; scontrol show reservation; getent group").stdout
+    assert head.sh("ip -o link | grep -c '^[0-9]*: bd' || true").stdout == "0\n"
+    assert head.sh("pgrep -a python || true").stdout == ""

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from burstd.cli.offline.config import _render_options
+from burstd.cli.offline.config import render_options
 from burstd.daemon import app
 from burstd.daemon.settings_in_force import PolicyReloader, load_and_check
 from burstd.settings import Settings, load_settings
@@ -55,7 +55,7 @@ class AssembledDaemon:
 
     def site_requirements(self) -> Any:
         """burstctl slurm-config and check read the file anew at each call."""
-        return _render_options(load_settings(self.toml, check_files=False))
+        return render_options(load_settings(self.toml, check_files=False))
 
 
 ReadValue = Callable[[AssembledDaemon], object]

@@ -166,8 +166,30 @@ def slurm_config(
 
 
 @with_client
-def check(burstd: ApiClient, file: ConfigOption = DEFAULT_CONFIG) -> None:
+def check(
+    burstd: ApiClient,
+    file: ConfigOption = DEFAULT_CONFIG,
+    deep: Annotated[bool, typer.Option("--deep", help="Then run a job on a machine of a cloud; its cost.")] = False,
+    user: Annotated[str, typer.Option(help="With --deep: whose job, from whose home; default: who ran sudo.")] = "",
+    pool: Annotated[str, typer.Option(help="With --deep: on which pool; default: the first without GPUs.")] = "",
+) -> None:
     """Compare the running Slurm with what the pools need, and nodes in service with what they must be."""
+    if deep:
+        check_deep(burstd, file, user, pool)
+    else:
+        _check(burstd, file)
+
+
+def check_deep(burstd: ApiClient, file: Path, user: str = "", pool: str = "") -> None:
+    """``burstctl check --deep``."""
+    from burstd.cli.setup.deep import try_job
+
+    _check(burstd, file)
+    settings, pools = _load_pools(burstd, file)
+    try_job(burstd, settings, pools, user, pool)
+
+
+def _check(burstd: ApiClient, file: Path) -> None:
     from burstd.cli.offline.mounts_check import mounts_findings
     from burstd.cli.offline.offers_check import catalogs_of_daemon, offer_findings
     from burstd.cli.offline.rights import rights_findings
@@ -292,7 +314,8 @@ def _load_pools(burstd: ApiClient, file: Path) -> tuple[Settings, list[Pool]]:
         burstd.fail(ExitCode.NEGATIVE, str(error))
 
 
-def _render_options(settings: Settings) -> SlurmConfOptions:
+def render_options(settings: Settings) -> SlurmConfOptions:
+    """What the lines for slurm.conf are made from, by the settings alone."""
     from burstd.settings.projects import projects_of
     from burstd.slurm.config.projects import marked_projects
     from burstd.slurm.config.render import SlurmConfOptions
@@ -329,7 +352,7 @@ def _options_in_force(burstd: ApiClient, settings: Settings) -> SlurmConfOptions
     from burstd.settings.projects import projects_of
 
     projects = projects_of(_changed_projects(burstd, settings.projects))
-    return replace(_render_options(settings), projects=tuple(projects.values()))
+    return replace(render_options(settings), projects=tuple(projects.values()))
 
 
 def _changed_projects(burstd: ApiClient, written: Mapping[str, ProjectSettings]) -> Mapping[str, ProjectSettings]:

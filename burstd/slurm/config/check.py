@@ -157,7 +157,7 @@ def _setting(setting: SlurmConfSetting, running: RunningSlurm) -> Iterator[Slurm
     if not setting.merge:
         wanted = setting.values[0]
         shown = value.removesuffix(" sec").removesuffix(" nodes/min")
-        if not _value_matches(setting.name, wanted, shown):
+        if not value_matches(setting.name, wanted, shown):
             more = " or more" if setting.name in _AT_LEAST else " or less" if setting.name in _AT_MOST else ""
             remedy = f"set {setting.line}{more}"
             yield SlurmConfFinding(
@@ -165,7 +165,7 @@ def _setting(setting: SlurmConfSetting, running: RunningSlurm) -> Iterator[Slurm
             )
         return
     there = dict(_key_and_value(w) for w in value.split(","))
-    lacking = [w for w in setting.values if not _entry_matches(w, there)]
+    lacking = [w for w in setting.values if not entry_matches(w, there)]
     if lacking:
         missing = ",".join(lacking)
         remedy = f"add {missing} to {setting.name}, and remove other values of the same keys"
@@ -208,12 +208,14 @@ def _key_and_value(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _entry_matches(wanted: str, there: Mapping[str, str]) -> bool:
+def entry_matches(wanted: str, there: Mapping[str, str]) -> bool:
+    """Whether the word, ``key`` or ``key=value``, is among those of a setting."""
     name, value = _key_and_value(wanted)
-    return name in there and (not value or _value_matches(name, value, there[name]))
+    return name in there and (not value or value_matches(name, value, there[name]))
 
 
-def _value_matches(name: str, wanted: str, found: str) -> bool:
+def value_matches(name: str, wanted: str, found: str) -> bool:
+    """Whether the value of a setting, or of a word with this key, serves as well as the wanted one."""
     if name in _AT_LEAST:
         return found.isdecimal() and parse_count(found) >= parse_count(wanted)
     if name in _AT_MOST:
@@ -425,7 +427,7 @@ def _partitions(pools: Sequence[Pool], options: SlurmConfOptions, running: Runni
                 "add ExclusiveUser=YES to the PartitionName line and run scontrol reconfigure",
             )
         idle = fields.get("SuspendTime", "")
-        if parse_count(idle) and not _value_matches("SuspendTime", "31536000", idle):
+        if parse_count(idle) and not value_matches("SuspendTime", "31536000", idle):
             yield SlurmConfFinding(
                 f"partition {name}",
                 "no SuspendTime in the partition",

@@ -1,0 +1,177 @@
+"""The steps of ``burstctl init``, each in the journal before it is taken, and how all of them are undone."""
+
+from __future__ import annotations
+
+import grp
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from burstd.cli.output import ConsoleOutput
+from burstd.cli.setup.head import (
+    UNITS,
+    Head,
+    SetupRefused,
+    controller_up,
+    drop_ins,
+    programs_folder,
+    restart_slurmctld,
+    systemctl,
+    unit_is_packaged,
+)
+from burstd.cli.setup.journal import Journal, back_up, read_text, write_whole
+from burstd.share import share_path
+from burstd.slurm.config.merge import unmerge
+
+if TYPE_CHECKING:
+    from providers.sandbox.trial import Trial
+
+SETTINGS = Path("/etc/burstd/burstd.toml")
+BACKUP_SUFFIX = ".before-burstd"
+_LISTEN_TIMEOUT_S = 60.0
+_POLL_S = 0.2
+_LEFT_BY_BURSTD = ("/var/lib/burstd", "/var/spool/burstd", "/run/burstd", "/etc/burstd")
+
+
+class Steps:
+    """What init does, each step in the journal first."""
+
+    def __init__(self, journal: Journal, head: Head, out: ConsoleOutput) -> None:
+        self._journal = journal
+        self._head = head
+        self._out = out
+
+    def make_group(self, name: str) -> None:
+        """Of administrators."""
+        try:
+            grp.getgrnam(name)
+        except KeyError:
+            self._journal.group = name
+            self._journal.save()
+            subprocess.run(["groupadd", "--system", name], check=True)
+
+    def create(self, path: Path, text: str, mode: int = 0o644) -> None:
+        """A file that was not there before."""
+        if not path.exists():
+            self._journal.note("created", str(path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text, mode)
+
+    def merge(self, changes: Mapping[Path, str]) -> None:
+        """Files of Slurm, each with a backup."""
+        for path, text in changes.items():
+            self._journal.note("merged", str(path))
+            if path.exists():
+                backup = path.with_name(path.name + BACKUP_SUFFIX)
+                self._journal.note("backups", str(backup))
+                back_up(path, backup)
+            else:
+                self._journal.note("created", str(path))
+            write_whole(path, text)
+
+    def install_units(self, units: Sequence[str]) -> None:
+        """Those that no package has brought, with the folder of the programs; and drop-ins for another SlurmUser."""
+        programs = str(programs_folder())
+        for unit in units:
+            if not unit_is_packaged(unit):
+                text = share_path("systemd", unit).read_text(encoding="utf-8")
+                self.create(UNITS / unit, text.replace("/opt/burstd/bin", programs))
+        user = self._head.slurm_user
+        group = grp.getgrgid(user.pw_gid).gr_name
+        for path, text in drop_ins(user, group, units).items():
+            self.create(path, text)
+        systemctl("daemon-reload")
+
+    def enable(self, *units: str) -> None:
+        """Starts units, now and at each boot."""
+        for unit in units:
+            self._journal.note("units", unit)
+            systemctl("enable", "--now", unit)
+            self._out.line(f"started {unit}")
+
+    def make_sandbox(self, trial: Trial) -> None:
+        """Image, network and server; returns when it listens. Raises SetupRefused."""
+        from providers.sandbox.boxes.errors import SandboxError
+        from providers.sandbox.trial import PORT, UNIT, set_up
+
+        self._journal.sandbox = True
+        self._journal.save()
+        try:
+            set_up(trial, self._head.slurm_user.pw_gid, self._out.line)
+        except SandboxError as error:
+            raise SetupRefused(f"the sandbox cannot be made: {error}") from None
+        self.enable(UNIT)
+        deadline = time.monotonic() + _LISTEN_TIMEOUT_S
+        while not _listens(trial.gateway, PORT):
+            if time.monotonic() > deadline:
+                raise SetupRefused(f"the sandbox does not listen on {trial.url}: see journalctl -u {UNIT}")
+            time.sleep(_POLL_S)
+
+
+def undo(journal: Journal, out: ConsoleOutput, *, purge: bool = False) -> None:
+    """Takes back all that the journal has, the last thing first; may be repeated. Raises SetupRefused.
+
+    ``purge``: also burstd.toml, the record and what else burstd keeps, and the sandbox's root file systems.
+    """
+    for unit in reversed(journal.units):
+        systemctl("disable", "--now", unit, check=False)
+    for name in journal.merged:
+        path = Path(name)
+        text = read_text(path)
+        if (before := unmerge(text)) != text:
+            journal.restart = True
+            journal.save()
+            if not before and name in journal.created:
+                path.unlink()
+            else:
+                write_whole(path, before)
+    if journal.restart or not controller_up():
+        out.line("restarting slurmctld with its settings as they were")
+        restart_slurmctld(Path(journal.slurmctld_log) if journal.slurmctld_log else None)
+        journal.restart = False
+        journal.save()
+    for name in (*journal.backups, *reversed(journal.created)):
+        if name != str(SETTINGS) and (name not in journal.merged or not read_text(Path(name))):
+            Path(name).unlink(missing_ok=True)
+    for parent in {Path(name).parent for name in journal.created if name.endswith("slurm-user.conf")}:
+        if parent.is_dir():
+            parent.rmdir()
+    systemctl("daemon-reload", check=False)
+    if journal.sandbox:
+        from providers.sandbox.boxes.errors import SandboxError
+        from providers.sandbox.trial import take_down
+
+        try:
+            take_down(cache=purge)
+        except SandboxError as error:
+            raise SetupRefused(f"the sandbox is not gone: {error}") from None
+    if journal.group and (purge or not journal.finished):
+        subprocess.run(["groupdel", journal.group], check=False, capture_output=True)
+    if (purge or not journal.finished) and str(SETTINGS) in journal.created:
+        SETTINGS.unlink(missing_ok=True)
+    journal.remove()
+    if purge:
+        _remove_units()
+        for folder in _LEFT_BY_BURSTD:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_units() -> None:
+    """Those that were copied by hand."""
+    copies = [UNITS / unit.name for unit in share_path("systemd").iterdir() if (UNITS / unit.name).exists()]
+    for copy in copies:
+        systemctl("disable", "--now", copy.name, check=False)
+        copy.unlink()
+    systemctl("daemon-reload", check=False)
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=2):
+            return True
+    except OSError:
+        return False
