@@ -41,6 +41,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "commands.ports:port_forward",
         "Bring a port of your running job to 127.0.0.1 here, until the job ends or Ctrl-C.",
     ),
+    "notebook": (
+        "commands.notebook:notebook",
+        "Start Jupyter as a job, wait until it answers, and show it to your browser, until it ends or Ctrl-C.",
+    ),
+    "code": (
+        "commands.notebook:code",
+        "Start VS Code (code-server) as a job and show it to your browser, until it ends or Ctrl-C.",
+    ),
     "web": ("commands.web:web", "Show burstd's pages to your browser, until Ctrl-C."),
     "plan": ("commands.plan:plan", "What the next loop would do, from a fresh snapshot; changes nothing."),
     "simulate": (
@@ -105,8 +113,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Where each command is, and its line in the list of commands, which is printed without loading any of them."""
 
 _CONTEXT_SETTINGS: Mapping[str, dict[str, Any]] = {
-    # Its words are sbatch's, from the first that is no option of burstctl's. The h of -Jhello asks for no help.
+    # Words of these are sbatch's, of quote from the first that is no option of burstctl's. The h of -Jhello asks for no
+    # help.
     "quote": {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]},
+    "notebook": {"ignore_unknown_options": True, "help_option_names": ["--help"]},
+    "code": {"ignore_unknown_options": True, "help_option_names": ["--help"]},
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -62,9 +63,28 @@ def test_a_running_jobs_output_is_its_owners(site: Site) -> None:
     assert (follower.returncode, out) == (0, b"\x1b[31mred\n1\n2\n3\n"), err
     assert b"burstd hung up" in err
     assert logs("-n", "1").stdout == "3\n", "its machine is still there"
+    _notebook_is_its_owners(site)
     assert waiting.poll() is None
     waiting.kill()
     assert b"pending: BeginTime" in waiting.communicate()[1]
+
+
+def _notebook_is_its_owners(site: Site) -> None:
+    """With a server of Python's own in the place of Jupyter."""
+    serve = 'serve() { python3 -m http.server -b 127.0.0.1 "$port"; }; serve'
+    shown = burstctl(site, "--json", "notebook", *SOLO.split(), "--command", serve)
+    assert shown.stdout is not None
+    found = next(one for line in shown.stdout if "url" in (one := json.loads(line)))
+    token, job = found["url"].partition("token=")[2], found["job"]
+    read = f"{PREFIX}/bin/python -c 'import httpx; print(httpx.get(\"{found['url']}\"))'"
+    assert site.cluster.sh(read, "ada") == "<Response [200 OK]>\n"
+    script = f"scontrol write batch_script {job} - || true"
+    assert f"token={token}\n" in site.cluster.sh(script, "ada")
+    seen = site.cluster.sh(f"squeue -a -o %all; scontrol -dd show job {job}; ps axww -o args; {script}", "bob")
+    assert len(token) == 48
+    assert token not in seen
+    site.cluster.sh(f"scancel {job}", "ada")
+    assert f"Job {job} does not run any more." in shown.communicate(timeout=60)[1].decode()
 
 
 _SPAWN = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"

@@ -9,8 +9,9 @@ import select
 import socket as sockets
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from burstd.api.answers.jobs import RoutesView, RouteView
 
 HOST = "127.0.0.1"
+HUNG_UP = "burstd hung up; try again when it runs."
+"""Why a port is no longer carried though its job may run."""
 _ACCEPT_RETRY_S = 1.0
 """After a connection that could not be accepted."""
 _PROC_TCP_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -118,14 +121,9 @@ def port_forward(
     processes on this host are let through.
     """
     daemon = JobSocket(burstd.path, {"kind": "port", "job": job_id, "port": port, "node": node})
-    try:
-        monitor, answer = daemon.connect(hold=True)
-    except JobRefused as no:
-        burstd.fail(EXIT_CODE_BY_STATUS.get(no.status, ExitCode.UNREACHABLE), str(no))
-    except DaemonUnreachable as error:
-        burstd.fail(ExitCode.UNREACHABLE, str(error))
-    with monitor, _listen(burstd, port if local is None else local, port_given=local is not None) as listener:
-        here = listener.getsockname()[1]
+    monitor, answer = connect_or_fail(burstd, daemon)
+
+    def announce(here: int) -> None:
         if burstd.json:
             print_json_line(
                 {"host": HOST, "port": here, "job": answer.get("job"), "node": answer.get("node"), "to": port}
@@ -133,12 +131,41 @@ def port_forward(
         else:
             where = safe_text(f"port {port} of {answer.get('node')}, until job {answer.get('job')}")
             typer.echo(f"{HOST}:{here} is {where} ends or Ctrl-C.")
-        sys.stdout.flush()
+
+    with monitor:
         try:
-            why = _accept_until_closed(listener, monitor, daemon)
+            why = carry_port(burstd, daemon, monitor, port if local is None else local, local is not None, announce)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-        burstd.fail(ExitCode.NEGATIVE, why)
+    burstd.fail(ExitCode.NEGATIVE, why)
+
+
+def connect_or_fail(burstd: ApiClient, daemon: JobSocket) -> tuple[sockets.socket, dict[str, Any]]:
+    """A connection that tells the job's end, and the answer; ends burstctl where there is none."""
+    try:
+        return daemon.connect(hold=True)
+    except JobRefused as no:
+        burstd.fail(EXIT_CODE_BY_STATUS.get(no.status, ExitCode.UNREACHABLE), str(no))
+    except DaemonUnreachable as error:
+        burstd.fail(ExitCode.UNREACHABLE, str(error))
+
+
+def carry_port(
+    burstd: ApiClient,
+    daemon: JobSocket,
+    monitor: sockets.socket,
+    local: int,
+    local_given: bool,
+    announce: Callable[[int], None],
+) -> str:
+    """Carries connections to port ``local`` of 127.0.0.1 here, or another where it is taken and nobody gave it.
+
+    ``announce`` is called with the port once they are taken. Returns why the job's end of it is over.
+    """
+    with _listen(burstd, local, port_given=local_given) as listener:
+        announce(listener.getsockname()[1])
+        sys.stdout.flush()
+        return _accept_until_closed(listener, monitor, daemon)
 
 
 def _listen(burstd: ApiClient, port: int, *, port_given: bool) -> sockets.socket:
@@ -162,7 +189,7 @@ def _accept_until_closed(listener: sockets.socket, monitor: sockets.socket, daem
             with contextlib.suppress(OSError):
                 if why := read_answer_line(monitor).get("error"):
                     return f"{str(why)[:1].upper()}{str(why)[1:]}."
-            return "burstd hung up; try again when it runs."
+            return HUNG_UP
         try:
             connection, client = listener.accept()
         except OSError as error:

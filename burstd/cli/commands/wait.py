@@ -49,6 +49,11 @@ def wait(
     raise typer.Exit(waiting.exit_code)
 
 
+def wait_for_start(burstd: ApiClient, job: str) -> None:
+    """Returns when the job runs, or has ended; says meanwhile what it waits for."""
+    _Wait(burstd, [job], start=True, deadline=None).run()
+
+
 def exit_code(state: str, status_and_signal: str) -> int:
     """Of a part of a job that has ended as ``state``, with Slurm's ``1:0``."""
     status, _, signal = status_and_signal.partition(":")
