@@ -21,7 +21,8 @@ from pydantic import BaseModel
 from burstd.cli.offline.config import render_options
 from burstd.daemon import app
 from burstd.daemon.settings_in_force import PolicyReloader, load_and_check
-from burstd.settings import Settings, load_settings
+from burstd.settings import Settings, diff_settings, load_settings, settings_until_restart
+from burstd.settings.sections import ProviderSettings
 
 GIB = 1 << 30
 
@@ -559,3 +560,20 @@ def test_what_waits_is_said_to(said: str) -> None:
 
 def test_the_reload_says_what_nodes_in_service_are_not_tested_for(said: str) -> None:
     assert "nodes in service are not tested for b of pool gpu, pytorch-a of pool gpu: drain those that" in said
+
+
+def changed(model: BaseModel, path: list[str], value: object) -> Any:
+    """The same with another value at a path of fields."""
+    name, *rest = path
+    return model.model_copy(update={name: changed(getattr(model, name), rest, value) if rest else value})
+
+
+@pytest.mark.parametrize("key", sorted(key for key, late in leaves(Settings) if late))
+def test_every_setting_that_is_read_at_the_start_only_says_so_and_stays_as_it_was(key: str) -> None:
+    old = Settings(cluster="x")
+    value: object = {"new": ProviderSettings(kind="sandbox")} if key in ("providers", "staging.stores") else "new"
+    new = changed(old, key.split("."), value)
+    lines = diff_settings(old, new).texts()
+    assert lines
+    assert all(line.startswith(key) and line.endswith(" (waits for a restart)") for line in lines), lines
+    assert settings_until_restart(old, new) == old

@@ -190,6 +190,7 @@ def check_deep(burstd: ApiClient, file: Path, user: str = "", pool: str = "") ->
 
 
 def _check(burstd: ApiClient, file: Path) -> None:
+    from burstd.cli.offline.host_check import has_address, resolved, slurmctld_findings
     from burstd.cli.offline.mounts_check import mounts_findings
     from burstd.cli.offline.offers_check import catalogs_of_daemon, offer_findings
     from burstd.cli.offline.rights import rights_findings
@@ -213,6 +214,7 @@ def _check(burstd: ApiClient, file: Path) -> None:
     findings = [
         *compare_slurm_conf(pools, options, running),
         *projects,
+        *slurmctld_findings(running.config, settings.slurm.conf_server, resolved, has_address),
         *staging_findings(settings, running.config),
         *mounts_findings(settings),
         *offer_findings(pools, catalogs),

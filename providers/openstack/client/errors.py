@@ -74,7 +74,7 @@ def error_for_login(answer: HttpResponse) -> ProviderError:
     said = _text(answer) if status in (401, 403) else f"HTTP {status}"
     return AuthFailed(
         f"Keystone gives burstd no token: {said}; look at the password or application credential in clouds.yaml, "
-        "whether it has expired, and at auth_url and project"
+        "whether it has expired, and at auth_url and project; restart burstd after a change of clouds.yaml"
     )
 
 
