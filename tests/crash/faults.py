@@ -74,10 +74,30 @@ class CrashPoints:
     left: int | None = None
     passed: list[str] = field(default_factory=list)
     """Places since it was armed."""
+    changes: int = 0
+    """Calls that may have changed what outlives the process, but for commits."""
+    _outlives: Callable[[], object] | None = None
+    _states: list[object] = field(default_factory=list)
 
     def arm(self, places: int) -> None:
         """Raises Crash at the ``places``-th place from now; 1: the next."""
-        self.left, self.passed = places, []
+        self.left, self.passed, self._outlives = places, [], None
+
+    def record(self, outlives: Callable[[], object]) -> None:
+        """Goes off nowhere, and notes what outlives the process at each place, for ``distinct_places``."""
+        self.arm(1_000_000)
+        self._outlives, self._states = outlives, []
+
+    def distinct_places(self, *words: str) -> list[int]:
+        """The first place for each state that a crash would leave, of those recorded, or of those with such a word.
+
+        Whoever dies before a read leaves what he leaves after it.
+        """
+        found: dict[object, int] = {}
+        for number, (place, state) in enumerate(zip(self.passed, self._states, strict=True), 1):
+            if not words or any(word in place for word in words):
+                found.setdefault(state, number)
+        return list(found.values())
 
     def disarm(self) -> None:
         """It does not go off any more."""
@@ -87,6 +107,8 @@ class CrashPoints:
         """One place."""
         if self.left is not None:
             self.passed.append(place)
+            if self._outlives is not None:
+                self._states.append((self.changes, self._outlives()))
             self.left -= 1
             if self.left <= 0:
                 self.left = None
@@ -134,15 +156,21 @@ class Disk:
 
 def crashing_store(store: T, bomb: CrashPoints, disk: Disk) -> T:
     """A crash before or after every commit, and a disk that may be full."""
+    batches = 0
 
     def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         if name == "batch":
 
             @contextmanager
             def batch() -> Iterator[None]:
+                nonlocal batches
                 bomb.pass_by("before a batch is committed")
-                with call():
-                    yield
+                batches += 1
+                try:
+                    with call():
+                        yield
+                finally:
+                    batches -= 1
                 bomb.pass_by("after a batch was committed")
 
             return batch
@@ -153,6 +181,8 @@ def crashing_store(store: T, bomb: CrashPoints, disk: Disk) -> T:
             bomb.pass_by(f"before {name} {args[:3]}")
             disk.write()
             result = call(*args, **kwargs)
+            # A batch that a crash cuts off must be undone: that is another matter than a batch without it.
+            bomb.changes += bool(batches)
             bomb.pass_by(f"after {name} {args[:3]}")
             return result
 
@@ -193,6 +223,7 @@ def crashing_slurm(slurm: T, bomb: CrashPoints, line: SlurmLine) -> T:
             bomb.pass_by(f"before {name} {args}")
             line.half_a_call()
             result = call(*args, **kwargs)
+            bomb.changes += name in SLURM_CHANGES
             line.half_a_call()
             bomb.pass_by(f"after {name} {args}")
             if name in SLURM_CHANGES and line.lost_answers:
@@ -215,6 +246,7 @@ def crashing_calls(target: T, bomb: CrashPoints, label: str, names: frozenset[st
         def ask(*args: Any, **kwargs: Any) -> Any:
             bomb.pass_by(f"before {label}.{name}")
             made.append(f"{label}.{name}")
+            bomb.changes += 1
             result = call(*args, **kwargs)
             if isinstance(result, Iterator):
                 result = iter(list(result))

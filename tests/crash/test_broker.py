@@ -40,11 +40,10 @@ def world(template: Path) -> Iterator[World]:
 def places(template: Path) -> list[int]:
     """Where burstd can die around what it tells Slurm of the job, and until it binds it."""
     with world(template) as w:
-        w.crash_points.arm(1_000_000)
-        w.slurm.submit(HELD_BACK)
-        w.run(60)
-        steps = tuple(f"{when} {name} " for when in ("before", "after") for name in ("update_jobs", "bind", "set_gate"))
-        return [n for n, place in enumerate(w.crash_points.passed, 1) if place.startswith(steps)]
+        with w.recorded_places():
+            w.slurm.submit(HELD_BACK)
+            w.run(60)
+        return w.crash_points.distinct_places(" update_jobs ", " bind ", " set_gate ")
 
 
 def test_killed_anywhere_the_job_never_runs_where_it_must_not(template: Path) -> None:

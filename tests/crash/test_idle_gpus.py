@@ -191,11 +191,10 @@ def places(template: Path, act: IdleAct) -> list[int]:
     """Where burstd can die from the warning on, until all is done."""
     with running_job(template, act) as (w, job, _):
         w.run_until(lambda: w.clock.now() - w.slurm.job(job).started > WARN_S - 20, 120)
-        w.crash_points.arm(1_000_000)
-        w.run_until(lambda: is_done(w, job, act), ACT_S + 60)
-        w.run(20)
-        of = ("batch", "set_metadata", CALLS[act])
-        return [n for n, place in enumerate(w.crash_points.passed, 1) if any(word in place for word in of)]
+        with w.recorded_places():
+            w.run_until(lambda: is_done(w, job, act), ACT_S + 60)
+            w.run(20)
+        return w.crash_points.distinct_places("batch", "set_metadata", CALLS[act])
 
 
 @pytest.mark.parametrize("act", ACTS)

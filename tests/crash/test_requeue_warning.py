@@ -90,11 +90,10 @@ def test_one_that_is_cancelled_in_its_grace_does_not(template: Path) -> None:
 def places(template: Path, spec: JobSpec) -> list[int]:
     """Where burstd can die in what it does to warn and to requeue."""
     with running_job(template, spec) as (w, job):
-        w.crash_points.arm(1_000_000)
-        warn(w, job)
-        w.run(GRACE_S + 15)
-        of = ("batch", "set_metadata", "warn_jobs", "requeue")
-        return [n for n, place in enumerate(w.crash_points.passed, 1) if any(word in place for word in of)]
+        with w.recorded_places():
+            warn(w, job)
+            w.run(GRACE_S + 15)
+        return w.crash_points.distinct_places("batch", "set_metadata", "warn_jobs", "requeue")
 
 
 @pytest.mark.parametrize("spec", [STEADY, ENDS], ids=["goes on", "ends of the signal"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from burstd.domain.snapshot import Snapshot
 from burstd.planner.demand.requeued_jobs import interruptions_over_limit
 from burstd.reconciler.reconciler import Reconciler
 from tests.crash.test_directed import COMPLETED, PENDING, RUNNING, ends_well, running
-from tests.crash.world import ADMIN_REASON, PACE, SLURM, TUNING, World
+from tests.crash.world import ADMIN_REASON, PACE, SLURM, TUNING, World, memory_folder
 from tests.planner.worlds import make_snapshot
 from tests.virtual.job import JobSpec
 from tests.virtual.provider import SimProvider
@@ -300,18 +301,26 @@ def test_a_het_job_begins_anew_as_a_whole(world: World) -> None:
     ends_well(world, job)
 
 
-@pytest.mark.parametrize("places", range(1, 60, 3))
 @pytest.mark.parametrize("alpha", ["sandbox", "sim"])
-def test_whatever_dies_on_the_way_the_run_counts_once(tmp_path: Path, template: Path, alpha: str, places: int) -> None:
-    w = World(tmp_path, template=template, alpha=alpha, spot=True, conf=CONF)
-    job = w.slurm.submit(JOB)
-    running(w, job)
-    take_back(w, job, 60.0)
-    w.crash_points.arm(places)
-    w.run(5)
-    w.run(10)
-    w.crash_points.disarm()
-    w.start()
-    w.run_until(lambda: w.slurm.job(job).restarts == 1 and w.states(job) == [RUNNING], 300)
-    assert interruptions(w, job) == [0]
-    ends_well(w, job)
+def test_whatever_dies_on_the_way_the_run_counts_once(tmp_path: Path, template: Path, alpha: str) -> None:
+    @contextmanager
+    def taken_back() -> Iterator[tuple[World, str]]:
+        with memory_folder(tmp_path) as folder:
+            w = World(folder, template=template, alpha=alpha, spot=True, conf=CONF)
+            job = w.slurm.submit(JOB)
+            running(w, job)
+            take_back(w, job, 60.0)
+            yield w, job
+            w.kill()
+
+    with taken_back() as (w, _), w.recorded_places():
+        w.run(15)
+    for place in (number for number in w.crash_points.distinct_places() if number < 60):
+        with taken_back() as (w, job):
+            w.crash_points.arm(place)
+            w.run(15)
+            assert w.reconciler is None, place
+            w.start()
+            w.run_until(lambda job=job, w=w: w.slurm.job(job).restarts == 1 and w.states(job) == [RUNNING], 300)  # type: ignore[misc]
+            assert interruptions(w, job) == [0], w.crash_points.passed[-1]
+            ends_well(w, job)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -261,6 +262,19 @@ class World:
         if self._store is not None:
             self._store.close()
             self._store = None
+
+    @contextmanager
+    def recorded_places(self) -> Iterator[None]:
+        """Records the places where burstd can die meanwhile: ``crash_points.distinct_places``."""
+        # https://www.sqlite.org/pragma.html#pragma_data_version: another number after each commit of another.
+        with closing(sqlite3.connect(self.path)) as beside:
+
+            def outlives() -> object:
+                return self.clock.now(), self.clock.wall(), beside.execute("PRAGMA data_version").fetchone()
+
+            self.crash_points.record(outlives)
+            yield
+            self.crash_points.disarm()
 
     def lose_record(self) -> None:
         """The database is gone; burstd does not run."""
