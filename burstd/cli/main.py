@@ -91,15 +91,15 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "offline.config:slurm_config",
         "Print the lines that slurm.conf (with --gres: gres.conf) needs for the configured pools.",
     ),
+    "debug": (
+        "commands.debug:debug",
+        "Put all about a job or node into one archive (.tar.gz, mode 600) for a report, without secrets.",
+    ),
     "node": ("commands.node:app", "Nodes and the machines behind them."),
     "job": ("commands.job:app", "Jobs of the burst partitions."),
     "route": (
         "commands.ports:app",
-        (
-            "Web addresses of ports of your running jobs, on clouds that have them (OpenShift). They are public: "
-            "whoever knows one reaches the port, so the program there must ask for a token or password of its own. A "
-            "job's end closes them. For yourself alone, use burstctl port-forward."
-        ),
+        "Web addresses of ports of your running jobs, on clouds that have them (OpenShift).",
     ),
     "event": ("commands.event:app", "What happened, in order."),
     "stage": ("commands.stage:app", "The data of jobs: what is on its way, what is held, who takes up what."),
@@ -111,6 +111,17 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "config": ("offline.config:app", "The settings, burstd.toml."),
 }
 """Where each command is, and its line in the list of commands, which is printed without loading any of them."""
+
+GROUPS = {
+    "Jobs": ("explain", "wait", "quote", "job", "notebook", "code", "port-forward", "route", "stage", "volume"),
+    "The site": ("status", "top", "web", "node", "event", "provider", "project", "history", "plan"),
+    "Money": ("bill", "compare"),
+    "Steering": ("scale", "hold", "unhold", "policy", "confirm", "notify"),
+    "Setup and trouble": (
+        "init", "uninit", "check", "debug", "config", "slurm-config", "simulate", "backup", "restore",
+    ),
+}  # fmt: skip
+"""The list of commands."""
 
 _CONTEXT_SETTINGS: Mapping[str, dict[str, Any]] = {
     # Words of these are sbatch's, of quote from the first that is no option of burstctl's. The h of -Jhello asks for no
@@ -131,6 +142,13 @@ class LazyGroup(TyperGroup):
         except typer.BadParameter as error:
             error.message = error.message.removeprefix(_VALIDATION_PREFIX)
             raise
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        """The list of commands, in groups."""
+        widest = max(map(len, COMMANDS))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{widest}}", COMMANDS[name][1]) for name in names if name in COMMANDS])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Name, command and remaining words, as TyperGroup has them."""

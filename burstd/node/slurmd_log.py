@@ -23,11 +23,12 @@ _MUNGE = re.compile(r"Munge (?:en|de)code failed: (.*)")
 _UNKNOWN_HOST = re.compile(r"Unable to resolve \"([^\"]{1,100})\"")
 
 
-def read_slurmd_log(session: Shell) -> list[str]:
-    """The end of the log of the slurmd that runs, without times. Raises ConnectionLost, CommandTimedOut."""
+def read_slurmd_log(session: Shell, *, times: bool = False) -> list[str]:
+    """The end of the log of the slurmd that runs; ``times``: with its times. Raises ConnectionLost, CommandTimedOut."""
     script = files("burstd.node").joinpath("scripts", "slurmd_log.sh").read_text(encoding="utf-8")
     done = session.script(script, str(LOG_LINES), timeout_s=20.0)
-    return [_STAMP.sub("", one_line(line, 400)) for line in done.out.splitlines()[-LOG_LINES:]]
+    lines = [one_line(line, 400) for line in done.out.splitlines()[-LOG_LINES:]]
+    return lines if times else [_STAMP.sub("", line) for line in lines]
 
 
 def registration_fault(lines: Sequence[str]) -> str:

@@ -193,6 +193,18 @@ class SlurmNodeValidator:
             replace(failure, allowed=FRAMEWORKS in expected.may_differ) for failure in unproven
         ]
 
+    def console(self, claim: Claim) -> str:
+        """What the machine has written to its console. Raises NodeRefused, ProviderError."""
+        read = self._consoles.get(claim.offer.provider)
+        if read is None:
+            raise NodeRefused(f"{claim.offer.provider} shows no console", cause="console")
+        return read(claim.instance_id)
+
+    def slurmd_log(self, claim: Claim) -> str:
+        """The end of slurmd's log. Raises NodeNotReady, NodeRefused."""
+        with self._connect(claim, None) as session:
+            return "\n".join(read_slurmd_log(session, times=True))
+
     def reference_script(self) -> str:
         """A script for ``sh`` that prints what ``Reference`` has of a node."""
         site = self.config

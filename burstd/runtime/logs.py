@@ -18,7 +18,7 @@ MAX_LINES = 10
 WINDOW_S = 60.0
 _MAX_KEYS = 10_000
 
-_SECRET_NAMES = re.compile(
+SECRET_NAMES = re.compile(
     r"pass(word|wd|phrase)?$|secret|token|credential|authorization|cookie|(munge|ssh|private|access|api|jwt)_?key$"
     r"|key_?(material|data)$",
     re.IGNORECASE,
@@ -96,12 +96,13 @@ def goes_to_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 def redact(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Masks values whose name says that they are secret, and secrets of known forms inside any text."""
     for name, value in event.items():
-        event[name] = _redacted(name, value)
+        event[name] = redacted(name, value)
     return event
 
 
-def _redacted(name: str, value: Any) -> Any:
-    if _SECRET_NAMES.search(name) and value not in (None, "") and not isinstance(value, bool):
+def redacted(name: str, value: Any) -> Any:
+    """A value of this name, masked where it is or holds a secret."""
+    if SECRET_NAMES.search(name) and value not in (None, "") and not isinstance(value, bool):
         return HIDDEN
     match value:
         case str():
@@ -109,14 +110,14 @@ def _redacted(name: str, value: Any) -> Any:
                 value = pattern.sub(instead, value)
             return value
         case Mapping():
-            return {k: _redacted(str(k), v) for k, v in value.items()}
+            return {k: redacted(str(k), v) for k, v in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [_redacted("", v) for v in value]
+            return [redacted("", v) for v in value]
         case bytes():
             return f"<{len(value)} bytes>"
         case None | bool() | int() | float():
             return value
-    return _redacted("", str(value))
+    return redacted("", str(value))
 
 
 class UserRateLimit:

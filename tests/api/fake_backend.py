@@ -105,6 +105,8 @@ class FakeValidator(SlurmNodeValidator):
         )
         super().__init__(site, slurm_version=lambda: (22, 5, 8), wall=lambda: NOW)
         self.found: dict[str, list[CheckFailure] | NodeNotReady] = {}
+        self.logs: dict[str, str] = {}
+        """Of each machine, as its console and slurmd have it; others cannot be entered."""
 
     def differences(self, claim: Claim, pool: Pool) -> list[CheckFailure]:
         assert claim.pool == pool.name
@@ -112,6 +114,13 @@ class FakeValidator(SlurmNodeValidator):
         if isinstance(found, NodeNotReady):
             raise found
         return found
+
+    def console(self, claim: Claim) -> str:
+        if claim.slot not in self.logs:
+            raise NodeNotReady(f"{claim.slot} does not answer")
+        return self.logs[claim.slot]
+
+    slurmd_log = console
 
 
 class FakeSlurmProjects(SlurmProjects):

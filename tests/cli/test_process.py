@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from burstd.cli.main import COMMANDS, load_command
+from burstd.cli.main import COMMANDS, GROUPS, load_command
 from tests.api.fake_backend import FakeBackend
+
+from .conftest import Run
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +50,13 @@ def test_it_loads_little(control: Path, backend: FakeBackend, word: str, more: t
 def test_a_command_has_the_same_line_in_the_list_as_in_its_own_help() -> None:
     for name, (_, line) in COMMANDS.items():
         assert load_command(name).help.split("\n\n")[0] == line, name
+
+
+def test_each_command_is_in_one_group_of_the_list(run: Run) -> None:
+    names = [name for group in GROUPS.values() for name in group if name in COMMANDS]
+    assert sorted(names) == sorted(COMMANDS)
+    listed = run("--help").out.partition("Jobs:")[2]
+    assert [line.split()[0] for line in listed.splitlines() if re.match("  [a-z]", line)][: len(names)] == names
 
 
 def test_events_are_followed_until_ctrl_c(control: Path, backend: FakeBackend) -> None:

@@ -138,6 +138,9 @@ def test_a_port_of_a_job_is_brought_to_its_owner(site: Site) -> None:
         assert refused.returncode == code, refused.stderr
     assert f"burstctl port-forward {job} 8123" in refused.stderr
     assert site.burstctl("port-forward", job, "8123", user="bob", check=False).returncode == ExitCode.FORBIDDEN
+    site.burstctl("debug", job, "-o", f"/root/{job}.tgz")
+    report = site.cluster.sh(f"tar xzf {job}.tgz; cd burstd-debug-{job}; wc -c */*; cat */slurmd.log")
+    assert ("solo1/console.txt" in report, "slurmd version" in report) == (True, True), report
     said = site.cluster.sh(f"PATH={PREFIX}/bin:$PATH\n{_VISIT.format(job=job)}", "ada", timeout_s=60)
     assert "b'a notebook\\n'" in said
     assert f"Job {job} does not run any more." in said

@@ -79,6 +79,7 @@ class _Said:
 def test_times_are_taken_off() -> None:
     text = "[2026-11-28T10:29:32.474] slurmd version 22.05.8 started\nslurmd: error: Unable to register: x\n"
     assert read_slurmd_log(cast("Shell", _Said(text))) == [STARTED, "error: Unable to register: x"]
+    assert read_slurmd_log(cast("Shell", _Said(text)), times=True) == text.splitlines()
 
 
 @fuzzed

@@ -104,6 +104,7 @@ ANSWERS = {
     "/v1/status": ["/v1/status"],
     "/v1/nodes": ["/v1/nodes", "/v1/nodes?all=true", "/v1/nodes?search=gpu&sort=state&limit=3&offset=1"],
     "/v1/nodes/{name}": [f"/v1/nodes/{n}" for n in ("gpu1", "gpu2", "gpu3", "c-gpu2", "c-gpu3")],
+    "/v1/nodes/{name}/logs": ["/v1/nodes/gpu1/logs", "/v1/nodes/gpu2/logs"],
     "/v1/jobs": [
         "/v1/jobs",
         f"/v1/jobs?user={OTHER_USER}",
@@ -242,6 +243,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreReader]:
 def served(reader: StoreReader) -> Iterator[tuple[FakeBackend, Path]]:
     with serving_api(reader, GROUP) as (backend, path):
         backend.loop, backend.stage, backend.alarms = (WORLD, PLAN), _Stage(), (ALARM,)
+        backend.validator.logs = {"gpu1": SECRET, "gpu2": SECRET}
         backend.routes.routes = [ProviderRoute("sandbox", Route(WHOLE, 8888, "i-gpu2", f"https://{SECRET}.example"))]
         yield backend, path
 

@@ -116,6 +116,18 @@ class NodeDetailView(AnswerView):
     history: list[EventView]
 
 
+class NodeLogsView(AnswerView):
+    """What a node's machine says by itself, for ``burstctl debug``."""
+
+    now: Time
+    console: str = ""
+    console_error: str = ""
+    """Why there is none."""
+    slurmd: str = ""
+    """The end of slurmd's log."""
+    slurmd_error: str = ""
+
+
 class NodeFaultsView(AnswerView):
     """How often a node on premises had a fault since the time that was asked for, and the last one."""
 

@@ -21,6 +21,7 @@ from burstd.api.answers.nodes import (
     NodeDetailView,
     NodeDifferencesView,
     NodeFaultsView,
+    NodeLogsView,
     NodesView,
     NodeView,
     ReferenceView,
@@ -60,6 +61,7 @@ from burstd.planner.mounts import line_text
 
 _COMPARED = frozenset({S.READY, S.IN_SERVICE})
 _COMPARED_AT_A_TIME = 8
+_MAX_LOG_CHARS = 256 << 10
 _COMPARE_TIMEOUT_S = 35.0
 """Seconds; burstctl waits a little longer."""
 
@@ -130,6 +132,23 @@ def get_node(name: str, caller: CallerDep, backend: BackendDep) -> NodeDetailVie
     elif caller.admin:
         history = [event_view(e) for e in reversed(reader.events(subject=f"slot:{found.slot}", newest=True, limit=100))]
     return NodeDetailView(now=now, node=found, validated=validated, fabric_test=fabric_test, history=history)
+
+
+@router.get("/nodes/{name}/logs")
+def get_node_logs(name: str, caller: AdminDep, backend: BackendDep) -> NodeLogsView:
+    """The console's and slurmd's last lines of the machine that a node or claim has now."""
+    del caller
+    claims = require_latest_loop(backend)[0].claims
+    claim = next((claim for claim in claims if name in (claim.slot, claim.id)), None)
+    if claim is None:
+        raise ApiError(409, f"{name} has no machine now.")
+    found: dict[str, str] = {}
+    for kind, read in (("console", backend.validator.console), ("slurmd", backend.validator.slurmd_log)):
+        try:
+            found[kind] = read(claim)[-_MAX_LOG_CHARS:]
+        except BurstdError as error:
+            found[f"{kind}_error"] = str(error)
+    return NodeLogsView(now=backend.now(), **found)
 
 
 @router.get("/node-faults")

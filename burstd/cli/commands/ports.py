@@ -44,9 +44,9 @@ _LIVE_STATES = (1, 8)
 """States of this end as TCP_INFO has them: ESTABLISHED, and CLOSE_WAIT where the client has said all."""
 
 app = typer.Typer(
-    help="Web addresses of ports of your running jobs, on clouds that have them (OpenShift). They are public: whoever "
-    "knows one reaches the port, so the program there must ask for a token or password of its own. A job's end closes "
-    "them. For yourself alone, use burstctl port-forward.",
+    help="Web addresses of ports of your running jobs, on clouds that have them (OpenShift).\n\nThey are public: "
+    "whoever knows one reaches the port, so the program there must ask for a token or password of its own. A job's end "
+    "closes them. For yourself alone, use burstctl port-forward.",
     no_args_is_help=True,
 )
 
