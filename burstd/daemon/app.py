@@ -129,6 +129,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         mounts,
         providers,
         slurm_commands(),
+        counters,
     )
     current, intervals = make.CurrentSettings(settings), make.poll_intervals(settings)
     claim_ids = ClaimIds(settings.ssh_key.read_bytes())
@@ -205,6 +206,7 @@ def _staging_service(
     mounts: MountService,
     providers: Mapping[str, Provider],
     slurm_commands: SlurmCommands,
+    counters: Counters,
 ) -> StagingService | None:
     """Staging, where the settings have it. Imported late: without it nothing of it is needed."""
     if not loaded.settings.staging.enabled:
@@ -224,6 +226,7 @@ def _staging_service(
         mounts.shows_path,
         providers,
         validator.connect,
+        counters.add_mistake,
     )
     return StagingService(settings, loaded.resolved.stores[settings.staging.store], context, stack)
 

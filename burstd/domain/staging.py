@@ -295,6 +295,7 @@ class Staging:
     staged: float = 0.0
     """When it was."""
     attempts: int = 0
+    """Tries in a row that failed; of a held one 0: trying was of no use, as its owner has something to mend."""
     error: str = ""
     resume: str = ""
     """The state from which a held one goes on."""
@@ -309,6 +310,11 @@ class Staging:
         """It goes on only after somebody has done something; ``error`` says what is wrong."""
         stuck = self.state is StageState.FETCHED or (self.state is StageState.COLLECTING and not self.attempts)
         return bool(self.error) and (bool(self.resume) or stuck)
+
+    @property
+    def is_owners_matter(self) -> bool:
+        """Held for something that its owner is to mend; no machine is kept for it, and burstd has not failed at it."""
+        return self.state is StageState.HELD and self.resume != StageState.COLLECTING and not self.attempts
 
     @property
     def attention_text(self) -> str:

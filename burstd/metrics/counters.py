@@ -16,6 +16,8 @@ from burstd.db.repositories.journal import REMARK_KEY
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.plan import Plan
+from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import Snapshot, Unavailable
 from burstd.domain.staging import StageState, Staging
 from burstd.metrics.families import FAMILIES, Family, LabelLimit
@@ -29,6 +31,7 @@ _PHASES = {S.LAUNCHING: "asked", S.VALIDATING: "running", S.READY: "proved", S.I
 """What has come about when a claim enters a state."""
 _ALIVE = frozenset({S.LAUNCHING, S.BOOTING, S.VALIDATING, S.READY, S.IN_SERVICE, S.DRAINING})
 _ENDING = frozenset({S.FAILED, S.LOST, S.TERMINATING})
+MISTAKES = ("directive", "container", "scratch", "volume", "files", "data", "impossible", "failed")
 _MOVED: Mapping[str, tuple[str, Callable[[Staging], int]]] = {
     StageState.STAGED: ("in", lambda staging: staging.bytes_sent),
     StageState.DELIVERED: ("out", lambda staging: staging.bytes_out),
@@ -81,6 +84,10 @@ class Counters:
         self._read_at: float | None = None
         for direction in ("in", "out"):
             self._add("burstd_staging_bytes_total", 0, direction)
+        for kind in MISTAKES:
+            self._add("burstd_user_mistakes_total", 0, kind)
+        self._impossible: set[str] | None = None
+        self._failed: set[tuple[str, float]] | None = None
 
     def _add(self, name: str, value: float, *labels: str) -> None:
         self._series[name].add(value, *labels)
@@ -110,6 +117,10 @@ class Counters:
         for outcome, number in outcomes.items():
             self._add("burstd_provider_requests_total", number, provider, call, outcome)
 
+    def add_mistake(self, kind: str) -> None:
+        """A job was refused for a mistake of its user's, one of MISTAKES."""
+        self._add("burstd_user_mistakes_total", 1, kind)
+
     # The record.
 
     def read_record(self, reader: StoreReader) -> None:
@@ -130,6 +141,10 @@ class Counters:
                 elif kind == "stage" and event.new in _MOVED and (staging := reader.find_staging(key)) is not None:
                     direction, size = _MOVED[event.new]
                     self._add("burstd_staging_bytes_total", size(staging), direction)
+                elif kind == "stage" and event.new == StageState.HELD:
+                    staging = reader.find_staging(key)
+                    if staging is not None and staging.is_owners_matter:
+                        self.add_mistake("data")
                 elif kind == "orphan" and event.reason.endswith(NO_CLAIM) and key not in self._orphans:
                     # Its removal is asked for until it is gone.
                     self._orphans.add(key)
@@ -177,6 +192,26 @@ class Counters:
         self._add_idle_costs(snapshot)
         self._add_unhealthy(snapshot)
         self._read_at = snapshot.now
+
+    def add_mistakes(self, snapshot: Snapshot, plan: Plan, precedence: DecisionPrecedence = UNDISTURBED) -> None:
+        """Counts the jobs that have become impossible, or failed, since the last loop. The first counts nothing."""
+        if isinstance(snapshot.slurm, Unavailable):
+            return
+        verdicts = {remark.subject: remark.verdict for remark in precedence.slices(plan.remarks, _CLAIMS_AT_A_TIME)}
+        impossible = {subject for subject, verdict in verdicts.items() if verdict == "impossible"}
+        burst = {partition for pool in snapshot.pools.values() for partition in pool.partitions}
+        failed = {
+            (job.id, job.end)
+            for job in snapshot.slurm.ended
+            if job.state is JobState.FAILED and not burst.isdisjoint(job.partitions)
+        }
+        for kind, found, seen in (
+            ("impossible", len(impossible - (self._impossible or set())), self._impossible),
+            ("failed", len(failed - (self._failed or set())), self._failed),
+        ):
+            if found and seen is not None:
+                self._add("burstd_user_mistakes_total", found, kind)
+        self._impossible, self._failed = impossible, failed
 
     def _add_costs(self, claims: Iterable[Claim], now: float) -> None:
         costs = {claim.id: ((claim.pool, claim.offer.currency), claim.cost(now)) for claim in claims}

@@ -136,6 +136,15 @@ FAMILIES: Mapping[str, Family] = {
         Family("burstd_quota_used", "gauge", "GPUs that a project's running jobs have.", ("project",)),
         Family("burstd_quota_fair", "gauge", "GPUs that a project is to have now.", ("project",)),
         Family(
+            "burstd_user_mistakes_total",
+            "counter",
+            (
+                "Jobs that their users have to mend: refused by sbatch (directive, container, scratch, volume, files), "
+                "with data held for its owner (data), that no pool can run (impossible), that ended as FAILED (failed)."
+            ),
+            ("kind",),
+        ),
+        Family(
             "burstd_staging_bytes_total",
             "counter",
             "Bytes of jobs' data sent to the store (in) and delivered home (out).",

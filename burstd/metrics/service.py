@@ -137,6 +137,7 @@ class MetricsService:
                 nodes = (*latest[0].claims, *latest[0].quarantined_claims)
                 self._targets.update(nodes, self._settings().exporter_ports, precedence)
             self._counters.add_snapshot(latest[0], precedence)
+            self._counters.add_mistakes(*latest, precedence)
         precedence.wait()
         try:
             # Prometheus sees no increase of a counter that begins as 1, or that is 1 before and after a restart.

@@ -370,6 +370,7 @@ def test_input_beyond_the_quota_is_held_before_it_is_sent(tmp_path: Path, templa
     row = world.store.staging(many)
     assert (row.state, world.count("send", many)) == (S.HELD, 0)
     assert row.error.startswith("the input is 1000 B, and the staging quota of user bob is 500 B: stage less, or ask")
+    assert row.is_owners_matter
     world.quotas = no_quota
     world.kill()
     world.start()

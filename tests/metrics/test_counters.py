@@ -16,8 +16,10 @@ from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.instance import Instance, InstanceState
 from burstd.domain.errors import CloudUnavailable, InsufficientCapacity
+from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.plugins.provider import LaunchOutcome, NoticeSource, ShellProvider
+from burstd.domain.slurm.job import JobState
 from burstd.domain.snapshot import EndedClaim, Snapshot
 from burstd.domain.staging import StageState
 from burstd.metrics.counters import Counters
@@ -186,6 +188,30 @@ def test_bytes_of_jobs_data(store: Store) -> None:
         store.transition_staging(key, old, new, "", **fields)  # type: ignore[arg-type]
     counters.read_record(store.reader())
     assert values(counters, "burstd_staging_bytes_total") == {("in",): 500.0, ("out",): 70.0}
+
+
+def test_mistakes_of_users(store: Store) -> None:
+    counters = Counters()
+    counters.read_record(store.reader())
+    counters.add_mistake("directive")
+    for job_id, attempts in (("1", 0), ("2", 3)):
+        store.make_staging(replace(waiting(), job_id=job_id))
+        store.transition_staging(
+            job_id, StageState.WAITING, StageState.HELD, "gone", error="gone", resume="waiting", attempts=attempts
+        )
+    counters.read_record(store.reader())
+    assert values(counters, "burstd_user_mistakes_total") == {("directive",): 1.0, ("data",): 1.0}
+
+
+def test_jobs_that_fail_or_are_impossible_count_once() -> None:
+    counters = Counters()
+    burst = next(iter(SNAPSHOT.pools.values())).partitions
+    failed = replace(SLURM.jobs[0], id="77", state=JobState.FAILED, partitions=burst, end=NOW - 1)
+    never = Plan(remarks=(Remark("placement", "job:5", "impossible", "too large"),))
+    waits = Plan(remarks=(*never.remarks, Remark("limits", "job:5", "wait", "a limit")))
+    for plan, ended in ((waits, ()), (never, (failed,)), (never, (failed,)), (waits, ())):
+        counters.add_mistakes(replace(SNAPSHOT, slurm=replace(SLURM, ended=ended)), plan)
+    assert values(counters, "burstd_user_mistakes_total") == {("impossible",): 1.0, ("failed",): 1.0}
 
 
 def at(seconds: float, *claims: Claim, ended: Sequence[Claim] = ()) -> Snapshot:

@@ -56,6 +56,7 @@ INTERFACE = [
     "burstd_quota_gpus{project}",
     "burstd_quota_used{project}",
     "burstd_quota_fair{project}",
+    "burstd_user_mistakes_total{kind}",
     "burstd_staging_bytes_total{direction}",
 ]
 """Dashboards and alerts of others name them: what stands here changes with a new version of burstd only."""

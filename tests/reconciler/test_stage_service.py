@@ -17,7 +17,7 @@ from burstd.db import Store
 from burstd.domain.command import Evict
 from burstd.domain.plugins.stager import StagerPlugin
 from burstd.domain.snapshot import SlurmView, Unavailable
-from burstd.domain.staging import ObjectRange, Tree
+from burstd.domain.staging import ObjectRange, StageState, Tree
 from burstd.node.agent import NodeAgent
 from burstd.runtime.clock import SteadyClock
 from burstd.runtime.workers import ThreadWorkers
@@ -31,6 +31,7 @@ from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.content_store.manifest import object_key
 from staging.shared import SharedSettings
 from tests.crash.stage_world import POOLS
+from tests.db.test_stagings import waiting
 from tests.transfer.memory import MemoryStager
 
 KEY = "ab" * 32
@@ -87,6 +88,15 @@ def test_an_index_that_cannot_be_used_is_an_alarm(tmp_path: Path, store: str) ->
             wake.clear()
             workers.run_callbacks()
             service.step(unheard, ())
+        for job_id, attempts in (("7", 0), ("8", 3)):
+            record.make_staging(replace(waiting(), job_id=job_id))
+            record.transition_staging(
+                job_id, StageState.WAITING, StageState.HELD, "gone", error="gone", resume="waiting", attempts=attempts
+            )
+        service.step(unheard, ())
+        assert [text for text in service.alarms() if "is held" in text] == [
+            "the data of job 8 (ann) is held: gone; repair this and run 'burstctl stage retry 8'"
+        ], "what its owner has to mend needs no administrator"
 
 
 class SleepingStager(MemoryStager):

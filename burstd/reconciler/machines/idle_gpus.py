@@ -105,7 +105,7 @@ class IdleGpus:
             refusal = str(error)
             log.warning("slurm refused what follows idle GPUs", job=run.job_id, act=run.act.value, error=refusal)
         else:
-            log.warning("a job does not use its GPUs", job=run.job_id, act=run.act.value, reason=run.reason)
+            log.info("a job does not use its GPUs", job=run.job_id, act=run.act.value, reason=run.reason)
         answered = replace(self._warnings[run.key], done=True, refusal=refusal)
         self._save(self._warnings | {run.key: answered}, [_Event(run.key, REFUSED, refusal)] if refusal else [])
         return not refusal

@@ -174,7 +174,7 @@ class StagingController:
             call.text, symbols_replaced=not call.script.endswith("/script"), submitted=True
         )
         if faults:
-            log.error("directives that were let in cannot be read", job=call.job_id, faults=[str(f) for f in faults])
+            log.info("directives that were let in cannot be read", job=call.job_id, faults=[str(f) for f in faults])
         return directives
 
     def _query_slurm(self, run: StagingRun) -> None:
@@ -285,7 +285,7 @@ class StagingController:
             row = self._store.set_staging_reason(row.job_id, eviction_text(shortage, trees))
             self._evict(row.uid, trees)
             return row
-        return self._quarantine.hold_staging(row, hold_text(row, run.cycle, shortage, usage, others))
+        return self._quarantine.hold_staging(row, hold_text(row, run.cycle, shortage, usage, others), by_owner=True)
 
     def recorded_stagings(self) -> tuple[Staging, ...]:
         """The data of all jobs as recorded, oldest first; read once for each step. Raises StoreError."""
@@ -342,7 +342,7 @@ class StagingController:
         with self._store.batch():
             row = self._store.make_staging(new)
             if not due and before is not None and recorded and is_lasting_hold(before):
-                row = self._quarantine.hold_staging(row, before.error)
+                row = self._quarantine.hold_staging(row, before.error, by_owner=not before.attempts)
         run.cycle, run.setup_seen = run.cycle if due else StagingCycle(), False
         return row
 
@@ -398,7 +398,7 @@ class StagingController:
         """The next step of data that is wanted, with nothing under way."""
         if self._volumes is not None and row.directives.volume is not None:
             if fault := self._volumes.hold_reason(row, run.facts.queue_id if run.facts else ""):
-                return self._quarantine.hold_staging(row, fault, lasting=True)
+                return self._quarantine.hold_staging(row, fault, lasting=True, by_owner=True)
             if wait := self._volume_wait(row, run, self._volumes):
                 return row if row.reason == wait else self._store.set_staging_reason(row.job_id, wait)
         match row.state:

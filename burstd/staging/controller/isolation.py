@@ -32,16 +32,20 @@ class StagingQuarantine:
         self.failure_count = 0
         """How often a step broke."""
 
-    def hold_staging(self, row: Staging, error: str, *, lasting: bool = False) -> Staging:
-        """Until a person has it tried again.
+    def hold_staging(self, row: Staging, error: str, *, lasting: bool = False, by_owner: bool = False) -> Staging:
+        """Until a person has it tried again. ``by_owner``: the job's owner has to mend something.
 
         ``lasting``: of a job that has nodes, also when Slurm, which starts a job again after a refused pre_run, asks
         for its input once more. Others are tried again by that.
         """
         may_repeat = row.state in _BEFORE_RUN_STATES and not (lasting and row.state is S.FETCHING)
         resume = S.WAITING if may_repeat else row.state
-        log.error("a job's data is held", job=row.job_id, state=row.state.value, error=error)
-        return self._store.transition_staging(row.job_id, row.state, S.HELD, error, error=error, resume=resume.value)
+        report = log.info if by_owner else log.error
+        report("a job's data is held", job=row.job_id, state=row.state.value, error=error)
+        return self._store.transition_staging(
+            row.job_id, row.state, S.HELD, error, error=error, resume=resume.value,
+            attempts=0 if by_owner else max(1, row.attempts),
+        )  # fmt: skip
 
     @contextmanager
     def contain_errors(self, job_id: str) -> Iterator[None]:

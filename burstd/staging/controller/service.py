@@ -131,6 +131,8 @@ class StagingContext:
     providers: Mapping[str, Provider] = field(default_factory=dict)
     connect: Callable[[Claim], Shell] | None = None
     """A session with a claim's node; None: there are no volumes."""
+    count_mistake: Callable[[str], None] = lambda _kind: None
+    """Counts a job that was refused for a mistake of its user's, by its kind; from any thread."""
 
 
 def _sweep_rules(staging: StagingSettings) -> GarbageCollectionRules:
@@ -250,7 +252,9 @@ class StagingService:
         )  # fmt: skip
         self._stage_use = StagingUsage(StoreUsage(stager.name, self._store_kind, 0.0), quota=staging.quota)
         self._retained_nodes: tuple[RetainedNode, ...] = ()
-        self._check = SubmitCheck(self._check_rules(staging), open_worker, open_object_worker, self._quota_uses)
+        self._check = SubmitCheck(
+            self._check_rules(staging), open_worker, open_object_worker, self._quota_uses, context.count_mistake
+        )
         hook_queue = HookQueue(self.controller, context.workers, self._check)
         self._server = StageServer(settings.stage_socket, self._caller_allowed, hook_queue.handle_call)
         self._server.start()
@@ -383,7 +387,7 @@ class StagingService:
         """What needs a person."""
         found = [f"the store of staged data: {e}" for e in dict.fromkeys((self._sweeps.error, self._index_error)) if e]
         found += self.volumes.alarms() if self.volumes is not None else []
-        held = [row for row in self.controller.recorded_stagings() if row.needs_attention]
+        held = [row for row in self.controller.recorded_stagings() if row.needs_attention and not row.is_owners_matter]
         if waits := next(
             (row for row in self.controller.recorded_stagings() if row.error and row.job_id in self._out_of_space_jobs),
             None,

@@ -336,7 +336,7 @@ class TransferDispatcher:
         if any(getattr(error, "full", False) for error in errors):
             self.out_of_space[row.job_id] = row
         if may_hold and (final or (attempts >= self._retries() and not waits)):
-            return self._quarantine.hold_staging(row, text, lasting=bool(final))
+            return self._quarantine.hold_staging(row, text, lasting=bool(final), by_owner=bool(final))
         retry_after_s = max(getattr(error, "retry_after_s", 0.0) for error in errors)
         pause = max(min(retry_after_s, MAX_RETRY_AFTER_S), backoff_s(attempts, RETRY_S, MAX_BACKOFF_S))
         reason = f"tried again in {pause:.0f} s: {text}"

@@ -31,7 +31,7 @@ class SharedScratchDispatcher:
             return row, True
         if len(cloud) < len(row.nodes):
             reason = "'scratch shared' does not join nodes in the cloud and on premises: submit to one partition"
-            return self._quarantine.hold_staging(row, reason, lasting=True), False
+            return self._quarantine.hold_staging(row, reason, lasting=True, by_owner=True), False
         first, *others = (machines[node] for node in row.nodes)
         brought = run.cycle.brought
         if _mark(first) not in brought:

@@ -70,16 +70,19 @@ class SubmitCheck:
         open_worker: Callable[[Account, float], UserWorker],
         open_object_worker: Callable[[Account, str, float], ObjectWorker],
         quota_uses: Callable[[str, int, str], tuple[StorageUse, StorageUse]],
+        count_mistake: Callable[[str], None] = lambda _kind: None,
     ) -> None:
         """``open_worker`` takes its deadline (time.monotonic); ``open_object_worker`` the seconds for one answer.
 
-        ``quota_uses``: what a user (name, uid) and a project have staged and may.
+        ``quota_uses``: what a user (name, uid) and a project have staged and may. ``count_mistake`` takes the kind of
+        what a job is refused for: that of its first fault.
         """
         self.rules = rules
         """Those in force; replaced whole, from the deciding thread."""
         self._open_worker = open_worker
         self._open_object_worker = open_object_worker
         self._quota_uses = quota_uses
+        self._count_mistake = count_mistake
         self._throttle = SubmitCheckThrottle()
         self._slurm_names_owners = False
         """burst_buffer/lua of this Slurm says whose job it is, so that job_submit.lua need not have files looked at."""
@@ -95,6 +98,7 @@ class SubmitCheck:
         deadline = time.monotonic() + self.rules.seconds
         directives, wrong = parse_directives(call.text)
         faults = [str(fault) for fault in wrong]
+        kind = "directive" if faults else ""
         first_line = ""
         if directives.container:
             try:
@@ -104,19 +108,25 @@ class SubmitCheck:
             image = next(i for i in directives.stage_in if i.name == directives.container)
             if image.source.startswith(SCHEME) and (fault := self.rules.image_fault(image.source)):
                 faults.append(f"line {image.line}: container {printable(image.source)}: {fault}")
+            kind = kind or ("container" if faults else "")
         scratch_limit = MAX_SCRATCH_BYTES if self.rules.scratch_max is None else self.rules.scratch_max
         scratch = directives.scratch_bytes + (directives.shared_scratch_bytes or 0)
         if scratch > scratch_limit:
             faults.append(f"scratch of {size_text(scratch)} is more than the {size_text(scratch_limit)} allowed")
+            kind = kind or "scratch"
         if (volume := directives.volume) is not None and (
             fault := self.rules.volume_fault(volume, call.uid, call.info)
         ):
             faults.append(f"line {volume.line}: volume {volume.name}: {fault}")
+            kind = kind or "volume"
         by_job_submit = call.info.get("plugin") == JOB_SUBMIT
         self._slurm_names_owners = self._slurm_names_owners or (call.uid is not None and not by_job_submit)
         # Slurm 22.05 does not say who submits: what is wrong with the files is then found at stage-in.
         if not faults and call.uid is not None and not (by_job_submit and self._slurm_names_owners):
             faults = self._file_faults(directives, call.uid, call.info, deadline)
+            kind = "files" if faults else ""
+        if kind:
+            self._count_mistake(kind)
         return StageReply("refused", "\n".join(faults)) if faults else StageReply("ok", first_line)
 
     def _file_faults(self, directives: Directives, uid: int, info: Mapping[str, str], deadline: float) -> list[str]:
