@@ -113,9 +113,9 @@ def test_from_its_installation_to_its_purge(head: SystemdBox, tmp_path: Path) ->
     assert "there are no settings, so nothing was started" in installed.stdout
     assert sh("burstctl --version; /opt/burstd/bin/burstd --version").split()[::2] == ["burstctl", "burstd"]
     assert sh("systemctl --plain --no-legend list-units 'burstd*'; getent group burstd").startswith("burstd:")
-    completion = ". /usr/share/bash-completion/completions/burstctl; COMP_WORDS=(burstctl no) COMP_CWORD=1; "
+    completion = ". /usr/share/bash-completion/completions/burstctl; COMP_WORDS=(burstctl node dr) COMP_CWORD=2; "
     completion += '_burstctl_completion burstctl; echo "${COMPREPLY[@]}"'
-    assert sh(f"bash -c '{completion}'").split() == ["node", "notify"]
+    assert sh(f"bash -c '{completion}'").split() == ["drain"]
 
     settings = head.box.path("/etc/burstd/burstd.toml")
     settings.write_text(SETTINGS, encoding="utf-8")
@@ -123,6 +123,8 @@ def test_from_its_installation_to_its_purge(head: SystemdBox, tmp_path: Path) ->
     sh("systemctl enable --now burstd.socket burstd.service burstd-user-worker.socket")
     first = head.shows("burstd.service", "MainPID")
     assert "cpu" in sh("burstctl status")
+    # Its bytecode is taken as it is: Python as root has written none anew.
+    assert sh("find /opt/burstd -type f -newer /var/lib/dpkg/info/burstd.md5sums") == ""
 
     # An upgrade takes the running burstd along, or leaves it where it would not start again.
     assert apt("install", "--reinstall", DEB).returncode == 0
