@@ -13,6 +13,7 @@ from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.idle_gpus import IdleWarning, RunKey
 from burstd.domain.job_use import JobUse
+from burstd.domain.launch_failure import LaunchFailure
 from burstd.domain.machine_outcomes import PlaceRecord
 from burstd.domain.mounts import MountsView
 from burstd.domain.plugins.provider import Idempotency, Notice
@@ -199,6 +200,8 @@ class RuntimeState:
     """Runs that were told to go, and are not requeued yet; these are on record."""
     idle_warnings: Mapping[RunKey, IdleWarning] = field(default_factory=dict)
     """Runs that were warned of idle GPUs; these are on record."""
+    launch_failures: Mapping[str, LaunchFailure] = field(default_factory=dict)
+    """By job, the last run that did not start on its node, of jobs of the queue and some that have ended."""
     last_figures_awaited: frozenset[str] = frozenset()
     """Claims whose machine is asked for the last figures of a job that has ended; for a short time only."""
     boot_durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from pathlib import Path
 from burstd.domain.claim import Cause, Claim
 from burstd.domain.cloud.offer import FabricTest, Pool
 from burstd.domain.errors import NodeRefused
+from burstd.domain.launch_failure import LaunchFault
 from burstd.domain.storage_node import StorageNodeAddress, StorageNodeSpec
 from burstd.node.errors import HeadNotReady
 from burstd.node.ssh.key_pair import KeyUnusable, ensure_ssh_key
@@ -99,6 +100,10 @@ class StorageNodeValidator:
     def registration_fault(self, claim: Claim) -> str:
         """Of Slurm's nodes."""
         return self._nodes.registration_fault(claim)
+
+    def launch_fault(self, claim: Claim, number: str, *, held: bool) -> LaunchFault | None:
+        """Of Slurm's nodes."""
+        return self._nodes.launch_fault(claim, number, held=held)
 
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         """Of two of Slurm's nodes: storage nodes are in no gang."""

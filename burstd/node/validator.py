@@ -24,6 +24,7 @@ from burstd.domain.errors import (
     SchedulerUnavailable,
 )
 from burstd.domain.health import HealthRules, verdict_table
+from burstd.domain.launch_failure import LaunchFault
 from burstd.domain.plugins.shell import Shell
 from burstd.node.checks import failed_checks, format_version, head_user_ids
 from burstd.node.errors import (
@@ -40,6 +41,7 @@ from burstd.node.expected import CheckFailure, ExpectedMachine
 from burstd.node.fabric import FABRIC_TEST, measure
 from burstd.node.facts import FactsRequest, facts_script, read_facts
 from burstd.node.frameworks import FRAMEWORKS, unproven_frameworks
+from burstd.node.launch_log import launch_fault
 from burstd.node.reference import Reference
 from burstd.node.slurmd_log import read_slurmd_log, registration_fault
 from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, parse_console_host_keys
@@ -229,6 +231,11 @@ class SlurmNodeValidator:
         """Implements NodeValidator."""
         with self._connect(claim, None) as session:
             return registration_fault(read_slurmd_log(session))
+
+    def launch_fault(self, claim: Claim, number: str, *, held: bool) -> LaunchFault | None:
+        """Implements NodeValidator."""
+        with self._connect(claim, None) as session:
+            return launch_fault(read_slurmd_log(session), number, held=held)
 
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         """Implements NodeValidator. Both machines are suspect where it is too slow: one test does not tell which."""

@@ -16,6 +16,7 @@ from burstd.planner.job_updates import requeue_misplaced, update_jobs
 from burstd.planner.lifecycle.adoption import plan_adoptions
 from burstd.planner.lifecycle.gate import drain_unwanted_ready, gate_steps
 from burstd.planner.lifecycle.interruption import notice_remarks, notice_steps
+from burstd.planner.lifecycle.launch_failures import launch_drains, launch_remarks
 from burstd.planner.lifecycle.lifecycle import advance_claims
 from burstd.planner.lifecycle.orphans import remove_orphans, reset_slots
 from burstd.planner.mounts import mount_remarks, mount_steps
@@ -87,6 +88,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
         view = replace(view, handovers=handovers)
     steps = [
         *notice_steps(view),
+        *launch_drains(view),
         *mount_steps(view),
         *(project_steps(cache.projects, view, target) if read else []),
         *advance_claims(view, tuning),
@@ -108,7 +110,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
         *remove_orphans(snapshot, view, tuning),
         *storage_node_steps(snapshot, tuning),
     ]
-    remarks = (*target.remarks, *notice_remarks(view), *mount_remarks(view), *idle.remarks)
+    remarks = (*target.remarks, *launch_remarks(view), *notice_remarks(view), *mount_remarks(view), *idle.remarks)
     # First, as the last remark on a job is the last word on it.
     return Plan(tuple(actions), target, (*path_warnings(view, remarks), *remarks), idle.jobs)
 

@@ -31,6 +31,7 @@ from burstd.planner import isolation
 from burstd.planner.decide import decide
 from burstd.planner.forecast.outlook import job_outlooks
 from burstd.planner.lifecycle.adoption import doubt_alarm, unlisted_slots
+from burstd.planner.lifecycle.launch_failures import LAUNCH
 from burstd.planner.lifecycle.listing import listing_breakers
 from burstd.planner.policy_chain import make_target
 from burstd.reconciler.context import LoopContext
@@ -47,6 +48,7 @@ from burstd.reconciler.pollers.image_versions import ImageVersionPoller
 from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.job_comments import JobCommenting
 from burstd.reconciler.pollers.job_history import JobHistoryRecorder
+from burstd.reconciler.pollers.launch_failures import LaunchFailures
 from burstd.reconciler.pollers.own_node_faults import OwnNodeFaults
 from burstd.reconciler.pollers.project_usage import ProjectUsage
 from burstd.reconciler.pollers.projects import ProjectSync
@@ -178,6 +180,7 @@ class Reconciler:
         self._own_node_faults = OwnNodeFaults(context.store)
         self._image_poller = ImageVersionPoller(context)
         self._notice_poller = SpotNoticePoller(context)
+        self._launch_failures = LaunchFailures(context)
         self._history = JobHistoryRecorder(context, self._slots)
         self._claim_runs = ClaimRunRecorder(context)
         self._site_runs = SiteRunRecorder(context, self._slots)
@@ -247,7 +250,7 @@ class Reconciler:
             if self._job_use is not None:
                 snapshot = self._step_job_use(snapshot, self._job_use)
             self._notice_poller.acknowledge_settled(snapshot)
-            snapshot = replace(snapshot, history=self._history.record_ended_jobs(snapshot.slurm))
+            snapshot = self._step_ended_jobs(snapshot)
             self._record_runs(snapshot)
             self.between_decisions.clear()
             try:
@@ -262,8 +265,8 @@ class Reconciler:
             changed += self._executor.apply(plan)
             changed += self._settle_doubt(snapshot, plan)
             # After the deeds: thousands of new remarks take most of a second, and no launch should wait for them.
-            # What is said of idle GPUs is an event already.
-            self._store.record_remarks(plan.remarks, _JobOwners(snapshot).owner, without_event={IDLE_GPUS})
+            # What is said of idle GPUs and failed launches is an event already.
+            self._store.record_remarks(plan.remarks, _JobOwners(snapshot).owner, without_event={IDLE_GPUS, LAUNCH})
             if self._comments is not None:
                 self._comments.step(snapshot, plan)
         except SchedulerUnavailable as error:
@@ -367,6 +370,11 @@ class Reconciler:
             return replace(snapshot, job_use=job_use.uses(), runtime_state=state)
         self._job_use_due = self._context.clock.now() + self._context.intervals.tick_s
         return snapshot
+
+    def _step_ended_jobs(self, snapshot: Snapshot) -> Snapshot:
+        placements = self.latest[1].target.placements if self.latest is not None else {}
+        snapshot = self._launch_failures.step(snapshot, placements)
+        return replace(snapshot, history=self._history.record_ended_jobs(snapshot.slurm))
 
     def _step_projects(self, snapshot: Snapshot, projects: ProjectSync) -> Snapshot:
         """Where burstd fails on projects nothing is said of them: limits stay, and Slurm keeps the quotas."""

@@ -11,6 +11,7 @@ from burstd.db import Store
 from burstd.domain.claim import ClaimState
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.errors import SchedulerRefused
+from burstd.domain.health import HEALTH
 from burstd.domain.plan import (
     Action,
     ActOnIdleJobs,
@@ -35,6 +36,7 @@ from burstd.domain.plan import (
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.snapshot import RuntimeState
 from burstd.planner import isolation
+from burstd.planner.lifecycle.spot_notices import parse_reason
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.excluded_nodes import ExcludedNodes
 from burstd.reconciler.machines.idle_gpus import IdleGpus
@@ -152,11 +154,7 @@ class SlurmActions:
             case SetNodesDown():
                 self._context.scheduler.down(action.nodes, action.reason)
             case DrainNodes():
-                self._context.scheduler.drain(action.nodes, action.reason)
-                with self._store.batch():
-                    for claim_id, node in zip(action.claims, action.nodes, strict=True):
-                        self._store.log_event(f"slot:{node}", new="drained", reason=action.reason, cause="spot",
-                                           data={"claim": claim_id})  # fmt: skip
+                self._drain(action)
             case UndrainNodes():
                 self._context.scheduler.resume(action.nodes)
             case RecordInterruptions():
@@ -181,6 +179,15 @@ class SlurmActions:
             case _:
                 raise TypeError(f"no such step: {action!r}")
         return 1
+
+    def _drain(self, action: DrainNodes) -> None:
+        self._context.scheduler.drain(action.nodes, action.reason)
+        notice = parse_reason(action.reason)
+        cause = HEALTH if notice is not None and notice.unhealthy else "spot"
+        with self._store.batch():
+            for claim_id, node in zip(action.claims, action.nodes, strict=True):
+                data = {"claim": claim_id}
+                self._store.log_event(f"slot:{node}", new="drained", reason=action.reason, cause=cause, data=data)
 
     def _update_jobs(self, action: UpdateJobs, now: float) -> int:
         self._last_updates = {job: last for job, last in self._last_updates.items() if now - last[0] < UPDATE_EVERY_S}

@@ -271,6 +271,7 @@ def sample_database() -> Iterator[StoreReader]:
             store.record_remarks([replace(left, subject="job:89")], lambda _: OTHER_USER)
             store.record_remarks([replace(left, subject="job:89", reason="five")], lambda _: USER)
             store.log_event("job:103", new="interrupted", reason="gpu3: the line is broken", cause="mounts")
+            store.log_event("job:700", new="launch failed", reason="its launch on gpu1 failed: x", cause="launch")
         with StoreReader.open(path, FixedClock()) as reader:
             yield reader
 

@@ -185,13 +185,14 @@ def test_how_a_job_ended_is_told_as_long_as_slurm_knows(nobody: ApiTestClient, b
     failed = job("700", USER, JobState.FAILED, end=NOW - 60, exit_code="3:0", node_list=("op1",))
     before = replace(failed, state=JobState.COMPLETED, end=NOW - 90)
     theirs = job("701", OTHER_USER, JobState.COMPLETED, end=NOW - 60)
-    assert nobody.request("GET", "/v1/jobs/700")[0] == 404
     backend.loop = (replace(SNAPSHOT, slurm=replace(SLURM, ended=(failed, before, theirs))), PLAN)
     end = nobody.get("/v1/jobs/700")["end"]
     assert (end["state"], end["exit_code"], end["nodes"]) == ("FAILED", "3:0", ["op1"])
     explained = nobody.get("/v1/jobs/700/explanation")
     assert (explained["verdict"], explained["end"]) == ("gone", end)
-    assert explained["summary"] == "it has ended, FAILED 60 s ago, exit code 3:0"
+    assert explained["summary"] == "it has ended, FAILED 60 s ago, exit code 3:0; its launch on gpu1 failed: x"
+    for said in (explained, nobody.get("/v1/jobs/700")):
+        assert said["remarks"][-1]["reason"] == "its launch on gpu1 failed: x"
     assert explained["summary"] in nobody.text("/jobs/700")
     assert nobody.request("GET", "/v1/jobs/701")[0] == 403
 

@@ -111,6 +111,8 @@ class InstantMachines:
     def registration_fault(self, _claim: Claim) -> str:
         return ""
 
+    def launch_fault(self, claim: Claim, number: str, *, held: bool) -> None: ...
+
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         return f"{test.command}: {first.slot} and {second.slot} are near each other"
 

@@ -36,6 +36,14 @@ def test_a_job_is_told_what_becomes_of_it(site: Site) -> None:
     site.cluster.sh(f"scancel {job}_1")
     site.wait(lambda: comments(site).get(f"{job}_2", "").startswith("burstd: on solo1"), 60, "the second one as well")
     site.cluster.sh(f"scancel {job}")
+    lost = site.submit(f"{SOLO} -o /nowhere/%j.out")
+    why = (
+        f"its launch on solo1 failed: the job's output /nowhere/{lost}.out cannot be opened there (No such file or "
+        "directory); let --output and --error name a directory that the node has: /nowhere is none that its user may "
+        "write to"
+    )
+    site.wait(lambda: [e["reason"] for e in events(site, f"job:{lost}")][-1:] == [why], 60, "the event of the launch")
+    assert why in site.burstctl_json("explain", lost)["summary"]
 
 
 def test_a_job_that_can_never_run_is_told_at_once_and_what_would_run(site: Site) -> None:

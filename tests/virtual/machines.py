@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from burstd.domain.errors import NodeNotReady, SchedulerUnavailable
+from burstd.domain.launch_failure import LaunchFault
 from burstd.domain.plugins.provider import Notice
 from burstd.planner.lifecycle.spot_notices import missing_reason
 from tests.virtual.clock import VirtualClock
@@ -27,6 +28,8 @@ class Machine:
     """What a proof finds wrong with it; empty: nothing."""
     registration_fault: str = ""
     """What the log of its slurmd says, which slurmctld does not take; empty: nothing."""
+    launch_faults: dict[str, LaunchFault] = field(default_factory=dict)
+    """By Slurm's number of a job, what the log of its slurmd says of a launch that failed."""
     slow_fabric: bool = False
     """It does not reach others of its job as fast as it should."""
     node: str = ""

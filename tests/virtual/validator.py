@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import FabricTest, Pool
 from burstd.domain.errors import NodeRefused
+from burstd.domain.launch_failure import LaunchFault
 from tests.virtual.machines import Machines
 
 
@@ -33,6 +34,11 @@ class SimValidator:
     def registration_fault(self, claim: Claim) -> str:
         """See NodeValidator."""
         return self._machines.answering(claim.address).registration_fault
+
+    def launch_fault(self, claim: Claim, number: str, *, held: bool) -> LaunchFault | None:
+        """See NodeValidator."""
+        del held
+        return self._machines.answering(claim.address).launch_faults.get(number)
 
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         """See NodeValidator."""

@@ -49,10 +49,12 @@ from burstd.planner.explain.explain import ServingNode, explain_job
 from burstd.planner.explain.job_comment import JobComments
 from burstd.planner.explain.job_lookup import find_ended_job, find_job, request_text
 from burstd.planner.idle_gpus import NAME as IDLE_GPUS
+from burstd.planner.lifecycle.launch_failures import LAUNCH
 from burstd.planner.lifecycle.spot_notices import INTERRUPTED
 from burstd.planner.offers.candidates import OfferCandidate, preferred_candidate
 from burstd.reconciler.machines.idle_gpus import EVENTS, OVER, REFUSED, WARNED
 from burstd.reconciler.machines.interruptions import INTERRUPTED_AT_LAST, NOT_REQUEUED, REQUEUED
+from burstd.reconciler.pollers.launch_failures import FAILED as LAUNCH_FAILED
 from burstd.runtime.precedence import DecisionPrecedence
 
 WHAT_IF_TIMEOUT_S = 10.0
@@ -196,6 +198,8 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
     views = NodeViews(queue.snapshot, queue.plan, caller, now)
     remarks = reader.remarks(f"job:{job.id if job is not None else job_id}")
     said = _past_remark_views(queue, remarks) if job is None else _remark_views(queue.remarks_on(job), remarks)
+    if job is None and (failure := _launch_failure(job_id, backend)) is not None:
+        said.append(failure)
     return JobDetailView(
         now=now,
         id=job.id if job is not None else job_id,
@@ -269,6 +273,8 @@ def explain_visible_job(job_id: str, caller: Caller, backend: Backend, *, what_i
                 "interruption": _last_interruption(job, backend),
             }
         )
+    failure = _launch_failure(job_id, backend)
+    failed = f"; {failure.reason}" if failure is not None else ""
     nodes = f"; {len(claims)} node(s) were started for it: {', '.join(c.slot for c in claims)}" if claims else ""
     end = _end(queue.find_ended_job(job_id))
     left = f"it has ended, {job_end_text(end, utc_time(backend.now()))}" if end is not None else "it has left the queue"
@@ -276,9 +282,9 @@ def explain_visible_job(job_id: str, caller: Caller, backend: Backend, *, what_i
         now=backend.now(),
         id=job_id,
         verdict="gone",
-        summary=f"{left}{done}{nodes}",
+        summary=f"{left}{failed}{done}{nodes}",
         end=end,
-        remarks=_with_idle_act(_past_remark_views(queue, noted), act),
+        remarks=[*_with_idle_act(_past_remark_views(queue, noted), act), *([failure] if failure is not None else [])],
     )
 
 
@@ -305,6 +311,15 @@ def _idle_act(job_id: str, job: Job | None, noted: Iterable[RecordedRemark], bac
         same = any(n.remark.by == IDLE_GPUS for n in noted)
     text = f"burstd {_IDLE_ACTS[event.new]} at {utc_clock_text(event.time, backend.now())}: {event.reason}"
     return RemarkView(by=IDLE_GPUS, verdict="done", reason=text, since=event.time) if same else None
+
+
+def _launch_failure(job_id: str, backend: Backend) -> RemarkView | None:
+    """Why the last run of a job that has left the queue did not start; None: it did, or nobody knows."""
+    # Slurm gives ids again: of another job, and of a run that started, something was said later.
+    latest = backend.reader.events(subject=f"job:{job_id}", newest=True, limit=1)
+    if not latest or latest[0].new != LAUNCH_FAILED:
+        return None
+    return RemarkView(by=LAUNCH, verdict="failed", reason=latest[0].reason, since=latest[0].time)
 
 
 def _with_idle_act(remarks: list[RemarkView], act: RemarkView | None) -> list[RemarkView]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import FabricTest, Pool
+from burstd.domain.launch_failure import LaunchFault
 
 
 class NodeValidator(Protocol):
@@ -30,6 +31,13 @@ class NodeValidator(Protocol):
 
     def registration_fault(self, claim: Claim) -> str:
         """Why slurmctld does not have a slurmd that was started, by its log; empty: unknown. Raises as above."""
+        ...
+
+    def launch_fault(self, claim: Claim, number: str, *, held: bool) -> LaunchFault | None:
+        """Why a job (Slurm's number) did not start on the claim's machine, by slurmd's log; None: not a word of it.
+
+        ``held``: Slurm holds it, as no process of it was started. Raises as above.
+        """
         ...
 
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:

@@ -59,6 +59,7 @@ ENDED_STATES = frozenset(
 """Of jobs that are over. slurmctld knows them for MinJobAge (300 s) more."""
 
 
+_HELD = frozenset({"JobHeldUser", "JobHeldAdmin", "JobLaunchFailure"})
 _MIN_RUN_S = 0.5
 """Slurm's times are whole seconds; as burstd has them, two of the same second may differ a little."""
 
@@ -156,7 +157,7 @@ class Job:
     @property
     def held(self) -> bool:
         """Whether it waits until somebody releases it (``scontrol release``)."""
-        return self.state is JobState.PENDING and self.reason in ("JobHeldUser", "JobHeldAdmin")
+        return self.state is JobState.PENDING and self.reason in _HELD
 
 
 def users_and_accounts(jobs: Iterable[Job]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -42,7 +42,9 @@ PENDING_REASONS: dict[str, PendingReason] = {
     "JobHeldUser": PendingReason(False, "held by its user", _RELEASE),
     "JobHeldAdmin": PendingReason(False, "held by an administrator", _RELEASE + " (as administrator)"),
     "JobHoldMaxRequeue": PendingReason(False, "held after too many requeues", _RELEASE),
-    "JobLaunchFailure": PendingReason(False, "held because its launch failed", "see slurmctld's log, then " + _RELEASE),
+    "JobLaunchFailure": PendingReason(
+        False, "held because its launch failed", f"see slurmctld's log, then {_RELEASE} (as administrator)"
+    ),
     "ReservationDeleted": PendingReason(False, "held because its reservation was deleted", _RELEASE),
     "BeginTime": PendingReason(False, "begin time not reached (two minutes after a requeue)"),
     "Dependency": PendingReason(False, "depends on another job"),

@@ -23,6 +23,7 @@ from burstd.planner.explain.fabric_text import claim_binding, gang_fabric_text, 
 from burstd.planner.explain.job_lookup import find_job, request_text
 from burstd.planner.explain.project_text import job_text, leaving_text, project_of_job, project_text, waiting_remark
 from burstd.planner.forecast.outlook import job_outlooks
+from burstd.planner.lifecycle.launch_failures import LAUNCH
 from burstd.planner.lifecycle.spot_notices import notes_of_job
 from burstd.planner.offers.candidates import PoolCandidates, offer_candidates
 from burstd.planner.staging.input_deadlines import data_of_job
@@ -241,6 +242,9 @@ def _remedies(snapshot: Snapshot, job: Job, last: Remark) -> tuple[str, ...]:
         return ()
     if last.reason.startswith("its data is held"):
         return (f"burstctl stage status {job.id}",)
+    if last.by == LAUNCH:
+        remedy = snapshot.runtime_state.launch_failures[job.id].fault.remedy
+        return (f"{remedy}; then: scontrol release {job.het_job_id or job.id} (administrators only)",)
     if last.by == "mounts" and job.held:
         return (f"correct what the reason names, then: scontrol release {job.het_job_id or job.id}",)
     if last.by == "pin":

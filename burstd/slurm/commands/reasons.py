@@ -10,7 +10,7 @@ _SENTENCES = (
     ("job is at or exceeds qos", "QOSGrpLimit"),
     ("job is at or exceeds association", "AssocGrpLimit"),
     ("job requeued in held state", "JobHeldUser"),
-    ("launch failed requeued held", "JobHeldAdmin"),
+    ("launch failed requeued held", "JobLaunchFailure"),
     ("burst buffer pre_run error", "BurstBufferOperation"),
     ("burst buffer create_persistent error", "BurstBufferOperation"),
     ("burst_buffer/lua: stage-out in progress", "BurstBufferStageOut"),
