@@ -13,6 +13,7 @@ from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.docs.blocks import Block, shell_blocks
 from tests.lab import programs, slurm_files
 from tests.lab.cluster import Cluster
+from tests.lab.deb import ensure_deb
 from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_in
 
 DOCUMENT = programs.PROJECT / "docs" / "admin.md"
@@ -48,7 +49,8 @@ NodeName=DEFAULT CoresPerSocket=1
 NodeName=op1 NodeAddr=10.77.0.11 CPUs=2 RealMemory=1000
 PartitionName=onprem Nodes=ALL Default=YES MaxTime=INFINITE State=UP"""
 _LOOKED_AT = "/etc /opt /usr /srv /var/lib /var/cache /var/spool /run/burstd"
-_OTHERS = "/var/lib/slurm|/var/lib/systemd|/var/cache/ldconfig|__pycache__|/etc/systemd/system/slurmctld.service.d"
+_OTHERS = "/var/lib/(slurm|systemd|dpkg|apt)|/var/cache/(ldconfig|apt|debconf)|__pycache__|/etc/[a-z]+-$|/etc/.pwd.lock"
+_APT = 'APT::Get::Assume-Yes "true";\nDpkg::Options { "--force-unsafe-io"; };\nAPT::Sandbox::User "root";\n'
 # Where slurmctld is asked to start with burstd's lines.
 _REFUSING = "ExecStartPre=+/bin/sh -c 'grep -q burst-cpu /etc/slurm/slurm.conf || exit 0; {}'"
 
@@ -105,17 +107,16 @@ class Head:
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
-    """With the wheel in /root, what it needs installed already (a box has no network), and boxes' image cached."""
+    """With the package in /root, and boxes' image cached, as a box has no network."""
     if cgroup2() is None:
         pytest.skip("systemd needs cgroup v2, and this machine has none mounted")
-    rootfs, wheel = ensure_rootfs(RELEASE), programs.wheel()
+    rootfs, package = ensure_rootfs(RELEASE), ensure_deb(RELEASE)
     cached = f"/var/cache/burstd/rootfs/{rootfs.key}"
     with PlainCluster(
         RELEASE,
         onprem=1,
-        head_layers=[programs.needs(rootfs)],
-        head_binds=[BindMount(wheel, f"/root/{wheel.name}"), BindMount(rootfs.path, cached)],
-        head_files=[BoxFile("/etc/pip.conf", "[global]\nno-index = true\ndisable-pip-version-check = true\n")],
+        head_binds=[BindMount(package, f"/root/{package.name}"), BindMount(rootfs.path, cached)],
+        head_files=[BoxFile("/etc/apt/apt.conf.d/90test", _APT)],
         head_setup=[["rm", "-rf", "/run/burstd", "/var/spool/burstd"]],
     ) as cluster:
         cluster.stop_slurmctld()
@@ -130,7 +131,8 @@ def head() -> Iterator[Head]:
 def test_an_init_that_fails_or_is_killed_is_undone(head: Head) -> None:
     before = head.slurm_files()
     install = next(block for block in shell_blocks(DOCUMENT) if block.section == "Install")
-    head.sh(install.text.rpartition("burstctl init")[0])
+    assert "burstctl init" in install.text
+    head.sh(install.text.partition("burstctl init")[0])
     drop_in = "/etc/systemd/system/slurmctld.service.d/test.conf"
 
     def slurmctld_does(what: str) -> None:
@@ -163,6 +165,8 @@ def test_the_document_from_its_first_command_to_its_last(head: Head) -> None:
     before = head.slurm_files()
     blocks = shell_blocks(DOCUMENT)
     assert tuple(dict.fromkeys(b.section for b in blocks)) == STEPS
+    commands = [line for b in blocks if b.section in STEPS[:2] for line in b.text.splitlines() if "cd " not in line]
+    assert len(commands) == 4, "from nothing to the output of a job"
     said: dict[str, str] = {}
     for block in blocks:
         if block.section == "Taking it away":
@@ -173,13 +177,14 @@ def test_the_document_from_its_first_command_to_its_last(head: Head) -> None:
     assert "+PartitionName=burst Nodes=burst-cpu[1-4],burst-gpu[1-4] MaxTime=INFINITE State=UP\n" in install
     assert "Slurm 24.11.5 has what the pools need.\n" in install
     assert "it ran as ada (uid 3001) in /home/ada\nIt works. The trial cost " in install
-    assert "/home/ada\n" in said["The first job"]
+    assert said["The first job"].endswith("/home/ada\nGPU 0\n")
+    assert "idle~ burst-cpu[2-6],burst-gpu[2-4]" in said["The settings"]
     # The jobs succeeded (sbatch --wait); that they ran on machines of the cloud is in burstd's record.
     shown = said["Watch it and overrule it"]
     assert "burst-cpu1" in shown
     assert "burst-gpu1" in shown
     assert head.slurm_files() == before
-    head.sh("rm -rf /opt/burstd /usr/local/bin/burstctl /var/backups/burstd /home/ada/slurm-*.out")
+    head.sh("rm -rf /var/backups/burstd")
     assert sorted(head.paths() - head.files) == []
     assert "burst" not in head.sh("sinfo -h; scontrol show reservation; getent group").stdout
     assert head.sh("ip -o link | grep -c '^[0-9]*: bd' || true").stdout == "0\n"

@@ -174,6 +174,8 @@ def check(
     pool: Annotated[str, typer.Option(help="With --deep: on which pool; default: the first without GPUs.")] = "",
 ) -> None:
     """Compare the running Slurm with what the pools need, and nodes in service with what they must be."""
+    if deep and burstd.json:
+        burstd.fail(ExitCode.USAGE, "--deep prints each step as it comes; leave --json out.")
     if deep:
         check_deep(burstd, file, user, pool)
     else:

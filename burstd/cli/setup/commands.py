@@ -11,8 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
@@ -37,19 +36,19 @@ from burstd.cli.setup.head import (
     systemctl,
 )
 from burstd.cli.setup.journal import Journal, read_text
-from burstd.cli.setup.prepare import make_settings, plan_sandbox, slurm_changes
+from burstd.cli.setup.prepare import OLD_SETTINGS, Wanted, kept_settings, new_settings
 from burstd.cli.setup.steps import SETTINGS, Steps, undo
 from burstd.share import share_path
 from burstd.slurm.config.merge import MergeRefused
 
 if TYPE_CHECKING:
-    from burstd.domain.cloud.offer import Pool
-    from providers.sandbox.trial import Trial
+    from pydantic.fields import FieldInfo
+
 
 _SERVICES = ("burstd.socket", "burstd.service")
-_OLD_SETTINGS = SETTINGS.with_name("burstd.toml.old")
-_MOUNTS = "burstd-mount-worker.socket"
 _POOL_EXAMPLE = "name=gpu,nodes=4,type=g5.xlarge,cpus=4,memory=15000,gres=gpu:a10g:1"
+_ALLOWED_TYPES = {"aws": "instance_types", "openstack": "flavors"}
+"""Key of a provider with the types that the site allows: those of the pools, where nothing else is said."""
 _ANSWER_TIMEOUT_S = 60.0
 _POLL_S = 0.2
 
@@ -77,6 +76,9 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the defaults and ask nothing.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a burstd.toml that is there.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Take burstd.toml as it is; also after a change of its pools.")
+    ] = False,
     deep: Annotated[bool, typer.Option(help="Try a job at the end.")] = True,
     user: Annotated[str, typer.Option(help="Whose job to try.")] = "",
 ) -> None:
@@ -89,11 +91,20 @@ def init(
         require_root()
         _undo_unfinished(burstd, out)
         head = read_head()
-        answers = _answers(
-            provider, keys, pool, image=image, partition=partition, trees=trees, nodes=nodes, budget=budget, yes=yes
-        )
-        _install(burstd, head, answers, address, out, yes=yes, dry_run=dry_run, force=force)
-        if deep and not dry_run:
+        if keep:
+            wanted = kept_settings(head)
+        else:
+            answers = _answers(
+                provider, keys, pool, image=image, partition=partition, trees=trees, nodes=nodes, budget=budget, yes=yes
+            )
+            wanted = new_settings(head, answers, address, replace_settings=force)
+        _show(out, head, wanted)
+        if dry_run:
+            return
+        if not yes:
+            confirm(burstd, "Do all this, and restart slurmctld? Running jobs go on.")
+        _install(burstd, head, wanted, out)
+        if deep:
             from burstd.cli.offline.config import check_deep
 
             check_deep(burstd, SETTINGS, user)
@@ -133,84 +144,82 @@ def _answers(
         chosen = (parse_pool(typer.prompt(f"Pool, as {_POOL_EXAMPLE}")),)
     if not chosen and kind != "sandbox":
         raise AnswerRefused(f"{kind} needs a pool: --pool {_POOL_EXAMPLE}")
+    values = dict(parse_key(text) for text in keys)
+    if kind in _ALLOWED_TYPES:
+        values.setdefault(_ALLOWED_TYPES[kind], [pool.type for pool in chosen])
     if not yes:
+        values |= {key: _asked(key, field) for key, field in _open_keys(kind, values).items()}
         partition = typer.prompt("Partition for jobs in the cloud", partition)
         trees = typer.confirm("Show users' home directories on nodes", trees)
         budget = budget or typer.prompt("Most that a month may cost (empty: no budget)", "", show_default=False)
     amount, _, currency = budget.partition(" ")
     return Answers(
-        kind, dict(parse_key(text) for text in keys), image or ("node" if kind == "sandbox" else ""),
+        kind, values, image or ("node" if kind == "sandbox" else ""),
         chosen or SANDBOX_POOLS, partition, TREES if trees else {}, nodes, amount, currency or "EUR",
     )  # fmt: skip
 
 
-def _install(
-    burstd: ApiClient,
-    head: Head,
-    answers: Answers,
-    address: str,
-    out: ConsoleOutput,
-    *,
-    yes: bool,
-    dry_run: bool,
-    force: bool,
-) -> None:
-    if SETTINGS.exists() and not force:
-        raise SetupRefused(
-            f"{SETTINGS} is there already: change it, and put what 'burstctl slurm-config' prints into slurm.conf; "
-            f"or have a new one written with --force, which keeps this one as {_OLD_SETTINGS}"
-        )
-    trial = plan_sandbox(head) if answers.kind == "sandbox" else None
-    text, settings, pools = make_settings(head, answers, address, trial)
-    conf, gres = slurm_changes(settings, pools, head)
-    changes = {**conf, **gres}
-    _show(out, head, text, changes, trial)
-    if dry_run:
-        return
-    if not yes:
-        confirm(burstd, "Do all this, and restart slurmctld? Running jobs go on.")
-    journal = Journal(
-        partitions=[name for name in _partitions(pools) if name not in head.partitions],
-        slurmctld_log=str(head.log or ""),
-    )
+def _open_keys(kind: str, values: Mapping[str, Any]) -> dict[str, FieldInfo]:
+    """Keys without a default that are not given; the sandbox's are init's own."""
+    from burstd.settings import PluginRegistry
+
+    model = PluginRegistry.installed().load_plugin("providers", kind).settings
+    fields: dict[str, FieldInfo] = model.model_fields if kind != "sandbox" else {}
+    return {name: field for name, field in fields.items() if field.is_required() and name not in values}
+
+
+def _asked(key: str, field: FieldInfo) -> Any:
+    """A list is asked for as words with commas between them."""
+    several = get_origin(field.annotation) is tuple
+    said = str(typer.prompt(f"{key}{' (several: with commas)' if several else ''}"))
+    return [word.strip() for word in said.split(",")] if several else parse_key(f"{key}={said}")[1]
+
+
+def _install(burstd: ApiClient, head: Head, wanted: Wanted, out: ConsoleOutput) -> None:
+    before = Journal.load()
+    journal = before or Journal(slurmctld_log=str(head.log or ""))
+    journal.partitions += [name for name in wanted.partitions if name not in head.partitions]
     journal.save()
     steps = Steps(journal, head, out)
-    try:
-        _carry_out(burstd, steps, head, text, changes, trial, mounts=bool(answers.trees), out=out)
-    except BaseException as error:
-        out.line(("It failed, and is undone", "bold red"), f": {error or type(error).__name__}")
-        undo(journal, out)
-        if isinstance(error, SetupRefused | OSError | subprocess.CalledProcessError):
-            raise SetupRefused("burstd is not installed into Slurm, whose files are as they were") from None
-        raise
-    journal.finished = True
-    journal.save()
+    if before is not None:
+        for path, text in wanted.files.items():
+            steps.create(path, text)
+        steps.change(wanted.changes)
+        steps.enable(*wanted.sockets)
+        systemctl("reload-or-restart", "burstd.service")
+    else:
+        try:
+            _carry_out(burstd, steps, head, wanted, out)
+        except BaseException as error:
+            out.line(("It failed, and is undone", "bold red"), f": {error or type(error).__name__}")
+            undo(journal, out)
+            if isinstance(error, SetupRefused | OSError | subprocess.CalledProcessError):
+                raise SetupRefused("burstd is not installed into Slurm, whose files are as they were") from None
+            raise
+        journal.finished = True
+        journal.save()
+    if "SlurmctldHost[1]" in head.config or "enable_configless" not in head.config.get("SlurmctldParameters", ""):
+        files = " and ".join(map(str, wanted.changes))
+        out.line(f"Copy {files} to hosts that have copies of them, and run 'scontrol reconfigure'.")
 
 
-def _carry_out(
-    burstd: ApiClient,
-    steps: Steps,
-    head: Head,
-    text: str,
-    changes: Mapping[Path, str],
-    trial: Trial | None,
-    *,
-    mounts: bool,
-    out: ConsoleOutput,
-) -> None:
+def _carry_out(burstd: ApiClient, steps: Steps, head: Head, wanted: Wanted, out: ConsoleOutput) -> None:
     """In the order that Slurm wants: slurmctld finds burstd's programs when it starts, burstd finds its partition."""
     steps.make_group("burstd")
     units = [p.name for p in sorted(share_path("systemd").iterdir()) if p.name != "burstd-node-watch.service"]
-    steps.install_units([unit for unit in units if trial is not None or "sandbox" not in unit])
-    if trial is not None:
-        steps.make_sandbox(trial)
-    if SETTINGS.exists():
-        SETTINGS.rename(_OLD_SETTINGS)
-    steps.create(SETTINGS, text)
-    steps.merge(changes)
+    steps.install_units([unit for unit in units if wanted.sandbox is not None or "sandbox" not in unit])
+    if wanted.sandbox is not None:
+        steps.make_sandbox(wanted.sandbox)
+    if wanted.text is not None:
+        if SETTINGS.exists():
+            SETTINGS.rename(OLD_SETTINGS)
+        steps.create(SETTINGS, wanted.text)
+    for path, text in wanted.files.items():
+        steps.create(path, text)
+    steps.merge(wanted.changes)
     out.line("restarting slurmctld")
     restart_slurmctld(head.log)
-    steps.enable(*([_MOUNTS] if mounts else []), *_SERVICES)
+    steps.enable(*wanted.sockets, *_SERVICES)
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while not _answers_status(burstd):
         if time.monotonic() > deadline:
@@ -228,29 +237,19 @@ def _answers_status(burstd: ApiClient) -> bool:
     return status == 200
 
 
-def _partitions(pools: Sequence[Pool]) -> list[str]:
-    return list(dict.fromkeys(name for pool in pools for name in pool.partitions))
-
-
-def _show(out: ConsoleOutput, head: Head, text: str, changes: Mapping[Path, str], trial: Trial | None) -> None:
+def _show(out: ConsoleOutput, head: Head, wanted: Wanted) -> None:
     version = "{}.{:02}.{}".format(*head.version)
     out.line(f"Slurm {version}, cluster {head.config.get('ClusterName', '')}, SlurmUser {head.slurm_user.pw_name}.")
-    if trial is not None:
+    if wanted.sandbox is not None:
         out.line(
-            f"The sandbox makes machines of Debian {trial.suite} on this host, in {trial.subnet}. Root in "
-            "such a machine is root here."
+            f"The sandbox makes machines of Debian {wanted.sandbox.suite} on this host, in {wanted.sandbox.subnet}. "
+            "Root in such a machine is root here."
         )
     out.blank()
-    for path, new in {SETTINGS: text, **changes}.items():
-        before = read_text(path)
-        for line in difflib.unified_diff(
-            before.splitlines(),
-            new.splitlines(),
-            str(path) if path.exists() else "/dev/null",
-            str(path),
-            lineterm="",
-            n=1,
-        ):
+    settings = {} if wanted.text is None else {SETTINGS: wanted.text}
+    for path, new in {**settings, **wanted.files, **wanted.changes}.items():
+        before, name = read_text(path).splitlines(), str(path) if path.exists() else "/dev/null"
+        for line in difflib.unified_diff(before, new.splitlines(), name, str(path), lineterm="", n=1):
             style = "green" if line.startswith("+") else "red" if line.startswith("-") else ""
             out.command(line, style=style)
     out.blank()

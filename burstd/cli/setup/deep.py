@@ -7,7 +7,8 @@ import pwd
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,8 @@ from burstd.slurm.hostlist import compress
 if TYPE_CHECKING:
     from burstd.settings import Settings
 
-_POLL_S = 0.5
-_OUTPUT_TIMEOUT_S = 30.0
+POLL_S = 0.5
+OUTPUT_TIMEOUT_S = 30.0
 _TRIES = 2
 """Machines that may fail one after the other before the check gives up."""
 _QUEUE_S = 120.0
@@ -66,7 +67,7 @@ def try_job(burstd: ApiClient, settings: Settings, pools: Sequence[Pool], user_n
     user, pool = choose_user(burstd, user_name), choose_pool(burstd, pools, pool_name)
     out = ConsoleOutput()
     patience_s = _TRIES * (settings.daemon.boot_timeout_s + settings.daemon.validation_timeout_s) + _QUEUE_S
-    trial = _Trial(burstd, out, user, patience_s)
+    trial = Trial(burstd, out, user, patience_s, partial(_run_at_home, user))
     job = trial.submit(pool, _other_nodes(burstd, pool))
     out.line(("Trial", "bold"), f": job {job} of {user.pw_name} from {user.pw_dir} in partition {pool.partitions[0]}")
     try:
@@ -87,14 +88,22 @@ def _other_nodes(burstd: ApiClient, pool: Pool) -> list[str]:
     return sorted(set(expand_hosts(fields.get("Nodes", ""))) - set(pool.slots))
 
 
-class _Trial:
-    """One job. ``patience_s``: how long it may take to end."""
+class Trial:
+    """One job. ``patience_s``: how long it may take to end; ``as_user``: runs a command as the user, at home."""
 
-    def __init__(self, burstd: ApiClient, out: ConsoleOutput, user: pwd.struct_passwd, patience_s: float) -> None:
+    def __init__(
+        self,
+        burstd: ApiClient,
+        out: ConsoleOutput,
+        user: pwd.struct_passwd,
+        patience_s: float,
+        as_user: Callable[..., subprocess.CompletedProcess[str]],
+    ) -> None:
         self._burstd = burstd
         self._out = out
         self._user = user
         self._patience_s = patience_s
+        self._as_user = as_user
         self._begin = time.monotonic()
 
     def submit(self, pool: Pool, exclude: Sequence[str]) -> str:
@@ -131,12 +140,12 @@ class _Trial:
                 self._fail(job, "the job can never start")
             if time.monotonic() - self._begin > self._patience_s:
                 self._fail(job, f"the job has not ended within {duration_text(self._patience_s)}")
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def read_output(self, job: str) -> None:
         """The job's output lies in the user's home, and says that it ran as that user there."""
         file = f"slurm-{job}.out"
-        deadline = time.monotonic() + _OUTPUT_TIMEOUT_S
+        deadline = time.monotonic() + OUTPUT_TIMEOUT_S
         while _MARK not in (text := self._as_user("cat", file).stdout):
             if time.monotonic() > deadline:
                 home = self._user.pw_dir
@@ -145,7 +154,7 @@ class _Trial:
                     f"the job completed, and its output is not in {home}/{file}: its node did not have {home} of this "
                     "host; name the tree in [mounts] of burstd.toml, or mount it in the node's image",
                 )
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
         line = next(line for line in text.splitlines() if line.startswith(_MARK))
         uid, _, home = line.removeprefix(_MARK).strip().partition(" ")
         if (uid, home) != (str(self._user.pw_uid), self._user.pw_dir):
@@ -172,11 +181,12 @@ class _Trial:
             print_explanation(self._out, self._burstd.parse(ExplainView, answer))
         self._burstd.fail(ExitCode.NEGATIVE, f"The trial failed: {text}.")
 
-    def _as_user(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command with the user's rights, in the user's home."""
-        become = [shutil.which("runuser") or "/usr/sbin/runuser", "-u", self._user.pw_name, "--"]
-        enter = ["env", f"--chdir={self._user.pw_dir}", "-u", "SUDO_USER", f"HOME={self._user.pw_dir}"]
-        return subprocess.run([*become, *enter, *words], capture_output=True, text=True, check=False, cwd="/")
+
+def _run_at_home(user: pwd.struct_passwd, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command with the user's rights, in the user's home."""
+    become = [shutil.which("runuser") or "/usr/sbin/runuser", "-u", user.pw_name, "--"]
+    enter = ["env", f"--chdir={user.pw_dir}", "-u", "SUDO_USER", f"HOME={user.pw_dir}"]
+    return subprocess.run([*become, *enter, *words], capture_output=True, text=True, check=False, cwd="/")
 
 
 def _print_cost(burstd: ApiClient, out: ConsoleOutput, settings: Settings, pool: Pool, job: str) -> None:

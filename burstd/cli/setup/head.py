@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
-from burstd.slurm.commands.controller import parse_config, slurmctld_version
+from burstd.slurm.commands.controller import controller_hosts, parse_config, slurmctld_version
 from burstd.slurm.commands.parsing import text_or_empty
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import SHOW_CONFIG, read_partitions
@@ -60,9 +60,7 @@ class Head:
     @property
     def host(self) -> tuple[str, str]:
         """The name and the address of the first SlurmctldHost; the address is empty where slurm.conf has none."""
-        match = re.match(r"([^(\s]+)(?:\(([^)]*)\))?", self.config.get("SlurmctldHost[0]", ""))
-        name, address = (match[1], match[2] or "") if match else ("", "")
-        return name, "" if address == name else address
+        return next(iter(controller_hosts(self.config).items()), ("", ""))
 
     @property
     def log(self) -> Path | None:

@@ -3,53 +3,63 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from burstd.cli.setup.answers import AnswerRefused, Answers, Site, settings_text
 from burstd.cli.setup.head import Head, SetupRefused, programs_folder
-from burstd.cli.setup.journal import read_text
+from burstd.cli.setup.journal import Journal, read_text
 from burstd.cli.setup.steps import SETTINGS
+from burstd.share import share_path
 from burstd.slurm.config.merge import included, merge_gres_conf, merge_slurm_conf
+from burstd.slurm.config.render import required_settings
 
 if TYPE_CHECKING:
-    from burstd.domain.cloud.offer import Pool
     from burstd.settings import Settings
     from providers.sandbox.trial import Trial
 
-USABLE_MEMORY = 0.92
+OLD_SETTINGS = SETTINGS.with_name("burstd.toml.old")
+USABLE_MEMORY = 0.95
 """Of the memory that a cloud says; the kernel keeps the rest."""
 
 
-def plan_sandbox(head: Head) -> Trial:
-    """Release and network of a sandbox on this host. Raises SetupRefused."""
-    from providers.sandbox.boxes.errors import SandboxError
-    from providers.sandbox.trial import plan_trial
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """``changes``: files of Slurm, whole; ``files``: new ones beside them. ``text``: burstd.toml, None: as it is.
 
-    try:
-        return plan_trial(head.version)
-    except SandboxError as error:
-        raise SetupRefused(f"the sandbox cannot be made: {error}") from None
-
-
-def make_settings(head: Head, answers: Answers, address: str, trial: Trial | None) -> tuple[str, Settings, list[Pool]]:
-    """burstd.toml as text, and what it says. Raises SetupRefused, AnswerRefused.
-
-    ``address``: slurmctld as machines reach it; empty: this host's own.
+    ``partitions``: those of the pools. ``sockets``: units of workers that the settings need.
     """
-    from burstd.settings import (
-        PluginRegistry,
-        SettingsError,
-        build_pools,
-        make_policies,
-        parse_settings,
-        resolve_plugins,
-    )
-    from burstd.slurm.hostlist import expand
+
+    changes: Mapping[Path, str]
+    partitions: Sequence[str]
+    sockets: Sequence[str]
+    files: Mapping[Path, str] = field(default_factory=dict)
+    text: str | None = None
+    sandbox: Trial | None = None
+
+
+def new_settings(head: Head, answers: Answers, address: str, *, replace_settings: bool) -> Wanted:
+    """From the answers. Raises SetupRefused, AnswerRefused, MergeRefused.
+
+    ``address``: slurmctld as machines reach it; empty: this host's own. ``replace_settings``: where there are some.
+    """
+    if Journal.load() is not None:
+        raise SetupRefused(
+            f"burstd is in Slurm already: change {SETTINGS} and run 'burstctl init --keep', "
+            "or run 'burstctl uninit' first"
+        )
+    if SETTINGS.exists() and not replace_settings:
+        raise SetupRefused(
+            f"{SETTINGS} is there already: take it as it is with --keep, or have a new one written with --force, "
+            f"which keeps this one as {OLD_SETTINGS}"
+        )
+    from burstd.settings import PluginRegistry, SettingsError, make_policies, parse_settings, resolve_plugins
 
     skip: list[str] = []
+    trial = _plan_sandbox(head) if answers.kind == "sandbox" else None
     if trial is not None:
         from providers.sandbox.trial import TOKEN
 
@@ -63,14 +73,57 @@ def make_settings(head: Head, answers: Answers, address: str, trial: Trial | Non
         [name for name in head.partitions if name != answers.partition], skip, known,
     )  # fmt: skip
     try:
-        answers = _with_shapes(answers, site)
-        text = settings_text(answers, site)
+        text = settings_text(_with_shapes(answers, site), site)
         settings = parse_settings(text, str(SETTINGS))
         plugins = PluginRegistry.installed()
         make_policies(settings, resolve_plugins(settings, plugins, check_files=False), plugins)
-        return text, settings, list(build_pools(settings, expand).values())
+        return replace(_wanted(head, settings), text=text, sandbox=trial)
     except SettingsError as error:
         raise SetupRefused(f"these answers make no settings: {error}") from None
+
+
+def kept_settings(head: Head) -> Wanted:
+    """From burstd.toml as it is. Raises SetupRefused, MergeRefused."""
+    from burstd.settings import SettingsError, load_settings
+
+    try:
+        return _wanted(head, load_settings(SETTINGS))
+    except SettingsError as error:
+        raise SetupRefused(str(error)) from None
+
+
+def _wanted(head: Head, settings: Settings) -> Wanted:
+    """Raises SettingsError, SetupRefused, MergeRefused."""
+    from burstd.cli.offline.config import render_options
+    from burstd.settings import build_pools
+    from burstd.slurm.hostlist import expand
+
+    pools = list(build_pools(settings, expand).values())
+    options = replace(render_options(settings), version=head.version)
+    conf, gres = _conf_files(head.conf), _conf_files(head.conf.with_name("gres.conf"))
+    changes = merge_slurm_conf(conf, pools, options) | merge_gres_conf(gres, pools, options, conf)
+    beside = {}
+    for setting in required_settings(pools, options):
+        lua = head.conf.with_name("job_submit.lua")
+        if setting.name == "JobSubmitPlugins" and not lua.exists():
+            raise SetupRefused(f"there is no {lua}, and without it {setting.consequence}")
+        if setting.name == "BurstBufferType":
+            for name in ("burst_buffer.lua", "burst_buffer.conf"):
+                if not head.conf.with_name(name).exists():
+                    beside[head.conf.with_name(name)] = read_text(share_path("config", "slurm", name))
+    kinds = ("mount" if settings.mounts.rules() else "", "user" if settings.staging.enabled else "")
+    sockets = [f"burstd-{kind}-worker.socket" for kind in kinds if kind]
+    return Wanted(changes, list(dict.fromkeys(name for pool in pools for name in pool.partitions)), sockets, beside)
+
+
+def _plan_sandbox(head: Head) -> Trial:
+    from providers.sandbox.boxes.errors import SandboxError
+    from providers.sandbox.trial import plan_trial
+
+    try:
+        return plan_trial(head.version)
+    except SandboxError as error:
+        raise SetupRefused(f"the sandbox cannot be made: {error}") from None
 
 
 def _with_shapes(answers: Answers, site: Site) -> Answers:
@@ -108,15 +161,6 @@ def _own_address() -> str:
         except OSError:
             raise SetupRefused("this host has no route: say with --address how machines reach slurmctld") from None
         return str(probe.getsockname()[0])
-
-
-def slurm_changes(settings: Settings, pools: list[Pool], head: Head) -> tuple[dict[Path, str], dict[Path, str]]:
-    """What slurm.conf and gres.conf become. Raises MergeRefused."""
-    from burstd.cli.offline.config import render_options
-
-    options = replace(render_options(settings), version=head.version)
-    conf, gres = _conf_files(head.conf), _conf_files(head.conf.with_name("gres.conf"))
-    return merge_slurm_conf(conf, pools, options), merge_gres_conf(gres, pools, options, conf)
 
 
 def _conf_files(main: Path) -> dict[Path, str]:

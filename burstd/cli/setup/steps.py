@@ -65,13 +65,32 @@ class Steps:
         """Files of Slurm, each with a backup."""
         for path, text in changes.items():
             self._journal.note("merged", str(path))
-            if path.exists():
-                backup = path.with_name(path.name + BACKUP_SUFFIX)
+            backup = path.with_name(path.name + BACKUP_SUFFIX)
+            if path.exists() and str(backup) not in self._journal.backups:
                 self._journal.note("backups", str(backup))
                 back_up(path, backup)
-            else:
+            elif not path.exists():
                 self._journal.note("created", str(path))
             write_whole(path, text)
+
+    def change(self, changes: Mapping[Path, str]) -> None:
+        """Files of Slurm, and slurmctld; they are put back where it does not start. Raises SetupRefused."""
+        before = {path: read_text(path) for path in changes}
+        self._journal.restart |= bool(changes)
+        self.merge(changes)
+        if not self._journal.restart:
+            return
+        self._out.line("restarting slurmctld")
+        try:
+            restart_slurmctld(self._head.log)
+        except SetupRefused:
+            for path, text in before.items():
+                write_whole(path, text)
+            restart_slurmctld(self._head.log)
+            raise
+        finally:
+            self._journal.restart = not controller_up()
+            self._journal.save()
 
     def install_units(self, units: Sequence[str]) -> None:
         """Those that no package has brought, with the folder of the programs; and drop-ins for another SlurmUser."""
