@@ -8,11 +8,13 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy.util import LRUCache
 
 from burstd.db import database, migrate
 from tests.lab.marks import LONG, names_long_mark
@@ -73,20 +75,42 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def migrations_run_once() -> Iterator[None]:
     """A new SQLite database gets the tables that the migrations made in the first one."""
-    made: dict[str, list[str]] = {}
+    made: dict[str, str] = {}
 
     def upgrade(connection: Connection) -> None:
         if connection.dialect.name != "sqlite" or migrate.schema_version(connection):
             migrate.upgrade_schema(connection)
-        elif statements := made.get(migrate.SCHEMA_VERSION):
-            for statement in statements:
-                connection.exec_driver_sql(statement)
+            return
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        if script := made.get(migrate.SCHEMA_VERSION):
+            # It ends the transaction that it finds, and leaves its own.
+            driver.executescript(script)
         else:
             migrate.upgrade_schema(connection)
-            first = connection.connection.driver_connection
-            assert isinstance(first, sqlite3.Connection)
-            made[migrate.SCHEMA_VERSION] = [s for s in first.iterdump() if s not in {"BEGIN TRANSACTION;", "COMMIT;"}]
+            statements = [s for s in driver.iterdump() if s not in {"BEGIN TRANSACTION;", "COMMIT;"}]
+            made[migrate.SCHEMA_VERSION] = "\n".join(["BEGIN IMMEDIATE;", *statements])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "upgrade_schema", upgrade)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_are_compiled_once() -> Iterator[None]:
+    """SQLAlchemy compiles a statement for each engine, and a test opens a database, or one for each example."""
+    first = create_engine("sqlite://")
+    first.connect().close()
+    compiled = LRUCache[object, object](2000)
+
+    def create(url: URL, **options: Any) -> Engine:
+        if not database.is_sqlite(url):
+            return create_engine(url, **options)
+        engine = create_engine(url, **options, execution_options={"compiled_cache": compiled})
+        # What is compiled is kept by dialect.
+        engine.dialect = first.dialect
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "create_engine", create)
         yield
