@@ -22,14 +22,17 @@ from burstd.api.job_connections.server import JobConnectionServer
 from burstd.cli.job_programs import CODE, NOTEBOOK, Program, Session, batch_script, parse_session
 from burstd.domain.claim import Claim
 from burstd.domain.plugins.shell import NotListening, PortConnection, Shell
+from burstd.slurm.commands.job_facts import JobFacts
 from burstd.transfer.protocol.relay import SocketWire
 from tests.api.fake_backend import FakeBackend
+from tests.api.world import USER
 
 from .conftest import Run
 from .test_ports import CODE as BURSTCTL_CODE
 from .test_process import burstctl
 
 TOKEN = "0123456789abcdef" * 3
+ENDED = JobFacts("999", "999", USER, 1, 1, "", ("burst",), "FAILED", "127:0", ("gpu1",), "/", "", "")
 
 
 def script(program: Program, command: str = "", *modules: str) -> str:
@@ -152,7 +155,7 @@ def slurm(tools: Path, control: Path, backend: FakeBackend, shell: PageShell) ->
         control.with_name("jobs.sock"),
         backend,
         Authorizer(""),
-        {"port": PortService(backend, open_shell), "wait": WaitService(backend, lambda _: [], lambda _: [])},
+        {"port": PortService(backend, open_shell), "wait": WaitService(backend, lambda _: [ENDED], lambda _: [])},
         check_interval_s=0.05,
     )
     server.start()
@@ -192,6 +195,19 @@ def test_from_sbatch_to_the_page_and_again(slurm: Path, control: Path, shell: Pa
     again.send_signal(signal.SIGINT)
     assert again.communicate(timeout=30)[1] == "Job 101 is cancelled.\n"
     assert (again.returncode, (slurm / "cancelled").read_text()) == (130, "101\n")
+
+
+def test_a_job_that_ends_before_it_answers(slurm: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{slurm}/bin:{os.environ['PATH']}")
+    monkeypatch.chdir(slurm)
+    tool(slurm / "bin", "sbatch", "cat >script; echo '999;ada'")
+    tool(slurm / "bin", "scontrol", "cat script")
+    done = run("code")
+    assert (done.code, done.out) == (1, "Job 999 is submitted.\nJob 999 has ended: FAILED, exit code 127:0\n")
+    assert done.err == (
+        "burstctl: code did not answer before job 999, or burstd, ended. What the job wrote is in slurm-999.out, and "
+        "until its node has gone also here: burstctl job logs 999\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,8 @@ def _serve(burstd: ApiClient, program: Program, job: str, port: int | None, *, s
         burstd.fail(ExitCode.NEGATIVE, f"Job {job} is none that you started by burstctl {program.name}.")
     if submitted and not burstd.json:
         typer.echo(f"Job {job} is submitted.")
-    wait_for_start(burstd, job)
+    if not wait_for_start(burstd, job):
+        _fail_early(burstd, program, job)
     daemon = JobSocket(burstd.path, {"kind": "port", "job": job, "port": session.port, "node": ""})
     monitor, answer = connect_or_fail(burstd, daemon)
 
@@ -172,11 +173,15 @@ def _await_answer(burstd: ApiClient, program: Program, job: str, daemon: JobSock
     """Returns once the program answers over HTTP; ends burstctl where the job ends first."""
     while not _answers(daemon):
         if select.select([monitor], [], [], _READY_CHECK_S)[0]:
-            burstd.fail(
-                ExitCode.NEGATIVE,
-                f"Job {job} ended, or burstd did, before {program.name} answered; the job's output says why: "
-                f"burstctl job show {job}; scontrol show job {job} | grep StdOut",
-            )
+            _fail_early(burstd, program, job)
+
+
+def _fail_early(burstd: ApiClient, program: Program, job: str) -> NoReturn:
+    burstd.fail(
+        ExitCode.NEGATIVE,
+        f"{program.name} did not answer before job {job}, or burstd, ended. What the job wrote is in slurm-{job}.out, "
+        f"and until its node has gone also here: burstctl job logs {job}",
+    )
 
 
 def _answers(daemon: JobSocket) -> bool:

@@ -49,9 +49,11 @@ def wait(
     raise typer.Exit(waiting.exit_code)
 
 
-def wait_for_start(burstd: ApiClient, job: str) -> None:
-    """Returns when the job runs, or has ended; says meanwhile what it waits for."""
-    _Wait(burstd, [job], start=True, deadline=None).run()
+def wait_for_start(burstd: ApiClient, job: str) -> bool:
+    """Returns when the job runs, or False when it has ended; says meanwhile what it waits for."""
+    waiting = _Wait(burstd, [job], start=True, deadline=None)
+    waiting.run()
+    return waiting.runs
 
 
 def exit_code(state: str, status_and_signal: str) -> int:
@@ -69,6 +71,7 @@ class _Wait:
         self._deadline = deadline
         self._noted: dict[str, str] = {}
         self.exit_code = 0
+        self.runs = False
 
     def run(self) -> None:
         """Returns when all is told; the daemon may be started again meanwhile."""
@@ -125,6 +128,7 @@ class _Wait:
             text = "\n".join(f"Job {p['id']} has ended: {p['state']}, exit code {p['exit_code'] or '?'}" for p in parts)
         else:
             self._left = [one for one in self._left if one != job]
+            self.runs = True
             text = f"Job {job} runs"
         if self._burstd.json:
             print_json_line(answer)
