@@ -82,7 +82,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "setup.commands:init",
         "Put burstd into the running Slurm: settings, slurm.conf, services, and a job to try it.",
     ),
-    "uninit": ("setup.commands:uninit", "Take back what init did, once no machine is left."),
+    "uninit": (
+        "setup.commands:uninit",
+        "Take back what burstctl init did, once no machine is left: services, slurm.conf, the sandbox.",
+    ),
     "check": (
         "offline.config:check",
         "Compare the running Slurm with what the pools need, and nodes in service with what they must be.",

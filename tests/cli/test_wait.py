@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from burstd.api.auth import Authorizer
 from burstd.api.job_connections.ends import WaitService
@@ -23,6 +26,7 @@ from burstd.slurm.commands.job_facts import JobFacts
 from burstd.slurm.commands.run import SlurmCommands
 from tests.api.fake_backend import PLAN, FakeBackend
 from tests.api.world import JOBS, NOW, OTHER_USER, SLURM, SNAPSHOT, USER, job
+from tests.security.fuzz import fuzzed
 
 from .conftest import NOBODY, Run, as_user
 
@@ -181,6 +185,14 @@ def test_what_sacct_prints() -> None:
     assert read_accounted_jobs(commands, "123; reboot") == []
     with pytest.raises(SchedulerUnavailable, match="sacct does not tell of job 9 as expected"):
         read_accounted_jobs(SlurmCommands(lambda argv, *_: _done(argv, "what\n")), "9")
+
+
+@fuzzed
+@given(st.text(max_size=200))
+def test_fuzz_what_sacct_prints(text: str) -> None:
+    with contextlib.suppress(SchedulerUnavailable):
+        for one in read_accounted_jobs(SlurmCommands(lambda argv, *_: _done(argv, text)), "1"):
+            assert exit_code(one.state, one.exit_code) >= 0
 
 
 def _done(argv: Sequence[str], printed: str) -> Any:
