@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from burstd.domain.cloud.offer import GpuTest
 from burstd.domain.health import USUALLY_DIFFERENT
-from burstd.node.comparison import reference_failures, software_failures
+from burstd.node.comparison import is_shown, reference_failures, software_failures
 from burstd.node.expected import CheckFailure, ExpectedMachine
 from burstd.node.facts import GpuState, MachineFacts, UserIds
 from burstd.planner.lifecycle.listing import abbreviated_list
@@ -33,6 +33,7 @@ CHECKS = {
     "slurm": "slurmd of slurmctld's version",
     "munge": "munge",
     "slurmctld": "a way to slurmctld: `conf_server` and slurm.conf's SlurmctldHost are known there, and answer",
+    "prologs": "the programs of slurm.conf's Prolog, Epilog and TaskProlog, which slurmd runs for each job",
     "mounts": "sshfs and /dev/fuse, in pools of `mounts.trees`",
     "users": "users of the same numbers as on the head",
     "groups": "users in the same groups as on the head, of those with numbers from 1000 on",
@@ -105,6 +106,7 @@ def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Ch
     if not facts.munge:
         yield CheckFailure("munge", "munge", "no munge", "Install munge in the image")
     yield from _slurmctld(facts, expected)
+    yield from _prologs(facts, expected)
     yield from _mounts(facts, expected)
     yield from _users(facts, expected)
     yield from _clock(facts, expected)
@@ -245,6 +247,18 @@ def _slurmctld(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Check
             remedy = "See whether slurmctld runs there, and whether the address is its own (not that of another host)"
         yield CheckFailure("slurmctld", f"slurmctld at {address}", found, remedy)
         return
+
+
+def _prologs(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
+    """What lies in a tree that is mounted for each job is there by then."""
+    for path, setting in expected.prologs.items():
+        if path in facts.prologs or is_shown(path, expected.shown_trees):
+            continue
+        effect = "its tasks fail" if setting == "TaskProlog" else "slurmd drains the node after its first job"
+        yield CheckFailure(
+            "prologs", f"{setting}={path}", "no such program",
+            f"Put it into the image, or one that does nothing: without it {effect}",
+        )  # fmt: skip
 
 
 def _mounts(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:

@@ -139,7 +139,7 @@ def _network_mounts(facts: MachineFacts, expected: ExpectedMachine, reference: M
     )
     for path, wanted in reference.mounts.items():
         found = facts.mounts.get(path, "")
-        if _is_shown(path, expected.shown_trees) or path.startswith(on_demand):
+        if is_shown(path, expected.shown_trees) or path.startswith(on_demand):
             continue
         if found and (found == wanted or SYSTEMD_AUTOMOUNT in (found, wanted)):
             continue
@@ -147,7 +147,7 @@ def _network_mounts(facts: MachineFacts, expected: ExpectedMachine, reference: M
         yield CheckFailure("network_mounts", f"{wanted} at {path}", found or "nothing of the network", remedy)
 
 
-def _is_shown(path: str, trees: Iterable[str]) -> bool:
+def is_shown(path: str, trees: Iterable[str]) -> bool:
     """Whether one of these trees is, is in, or holds the file system at a path."""
     below = (tree.replace("{home}", "/home/{user}").partition("{")[0].rstrip("/") for tree in trees)
     return any(f"{path}/".startswith(f"{tree}/") or f"{tree}/".startswith(f"{path}/") for tree in below)

@@ -38,6 +38,8 @@ class ExpectedMachine:
     """munge refuses credentials that are five minutes old, or from the future."""
     slurmctld: tuple[tuple[str, ...], ...] = ()
     """Ports (``head:6817``) of which the name of the first must be known there, and one must answer, of each group."""
+    prologs: Mapping[str, str] = field(default_factory=dict)
+    """Files, or patterns of their paths, that slurmd runs for each job -> slurm.conf's setting."""
     mounts: bool = False
     """Trees of the site are mounted there."""
     sentinels: tuple[str, ...] = ()
@@ -59,7 +61,9 @@ class ExpectedMachine:
         """What a machine must be asked for to be judged by this. ``gpu_devices``: pattern of its GPUs' device files."""
         locale = self.reference.lang if self.reference is not None else ""
         slurmctld = tuple(dict.fromkeys(address for group in self.slurmctld for address in group))
-        return FactsRequest(gpu_devices, tuple(self.users), self.sentinels, self.modules, locale, slurmctld)
+        return FactsRequest(
+            gpu_devices, tuple(self.users), self.sentinels, self.modules, locale, slurmctld, tuple(self.prologs)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,8 @@ class MachineFacts:
     munge: str = ""
     slurmctld: Mapping[str, str] = field(default_factory=dict)
     """Port of slurmctld (``head:6817``) -> ``ok``, ``unknown`` (its name is), ``refused`` or ``silent``."""
+    prologs: frozenset[str] = frozenset()
+    """Those of the files asked for, or patterns, that are there as programs."""
     users: Mapping[str, UserIds | None] = field(default_factory=dict)
     sshfs: bool = False
     fuse: bool = False
@@ -166,6 +168,8 @@ class FactsRequest:
     locale: str = ""
     slurmctld: Sequence[str] = ()
     """Its ports: ``head:6817``."""
+    prologs: Sequence[str] = ()
+    """Files that slurmd runs, or patterns of their paths."""
     within_s: int = 20
     """How long the machine waits for what may hang: file systems, modules, nvidia-smi."""
 
@@ -180,6 +184,7 @@ class FactsRequest:
             *(f"module={name}" for name in self.modules),
             *((f"locale={self.locale}",) if self.locale else ()),
             *(f"slurmctld={address}" for address in self.slurmctld),
+            *(f"prolog={path}" for path in self.prologs),
         )
 
 
@@ -264,6 +269,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         slurm_version=(int(version[1]), int(version[2]), int(version[3])) if version else None,
         munge=one("munge"),
         slurmctld={address: state for address, _, state in _words(said, "slurmctld")},
+        prologs=frozenset(said.get("prolog", ())),
         users=dict(found for line in said.get("user", []) if (found := _user(line)) is not None),
         sshfs="sshfs" in said,
         fuse="fuse" in said,

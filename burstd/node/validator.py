@@ -26,6 +26,7 @@ from burstd.domain.errors import (
 from burstd.domain.health import HealthRules, verdict_table
 from burstd.domain.launch_failure import LaunchFault
 from burstd.domain.plugins.shell import Shell
+from burstd.domain.slurm.slurmd_conf import SlurmdConf
 from burstd.node.checks import failed_checks, format_version, head_user_ids
 from burstd.node.errors import (
     ClockNotSet,
@@ -132,7 +133,7 @@ class SlurmNodeValidator:
         shells: Mapping[str, Callable[[str, float], Shell]] | None = None,
         consoles: Mapping[str, Callable[[str], str]] | None = None,
         slurm_faults: Callable[[Pool], list[str]] = lambda _pool: [],
-        controllers: Callable[[], tuple[str, ...]] = tuple,
+        slurmd_conf: Callable[[], SlurmdConf] = SlurmdConf,
     ) -> None:
         """``slurm_version``: slurmctld's; ``wall``: the head's clock, in seconds since 1970.
 
@@ -140,8 +141,7 @@ class SlurmNodeValidator:
         ``shells``: ``Shells.shell`` of the providers that have it; machines of others are entered by ssh.
         ``consoles``: ``ConsoleLog.console`` of the providers that have it, for machines whose host key was lost.
         ``slurm_faults``: what keeps slurmctld from what a pool promises to jobs; may raise SchedulerUnavailable,
-        SchedulerRefused. ``controllers``: ``head:6817`` of each SlurmctldHost, the first one's first; may raise these
-        too.
+        SchedulerRefused. ``slurmd_conf``: of slurm.conf; may raise these too.
         """
         self.config = config
         """What is in force; replaced whole, from the deciding thread."""
@@ -154,7 +154,7 @@ class SlurmNodeValidator:
         self._shells = shells or {}
         self._consoles = consoles or {}
         self._slurm_faults = slurm_faults
-        self._controllers = controllers
+        self._slurmd_conf = slurmd_conf
         self._unreachable_slots: dict[str, str] = {}
         """By claim the slots of machines that were proved, and whose host key is lost."""
 
@@ -319,7 +319,7 @@ class SlurmNodeValidator:
         )  # fmt: skip
 
     def _expected(self, claim: Claim, pool: Pool) -> ExpectedMachine:
-        site, reference = self.config, self.reference
+        site, reference, conf = self.config, self.reference, self._conf_of_slurmd()
         trees = site.mount_trees.get(pool.name, ())
         users = {*site.users, *(claim.users if site.compare_job_users else ())}
         return ExpectedMachine(
@@ -331,16 +331,18 @@ class SlurmNodeValidator:
             sentinels=(*site.sentinels, *site.pool_sentinels.get(pool.name, ())), modules=site.modules,
             cvmfs_max_behind=site.cvmfs_max_behind, reference=reference.facts if reference else None,
             skip=site.skip_checks, may_differ=site.may_differ, gpu_test=pool.gpu_test,
-            slurmctld=self._slurmctld_ports(),
+            slurmctld=self._slurmctld_ports(conf.controllers), prologs=conf.prologs,
         )  # fmt: skip
 
-    def _slurmctld_ports(self) -> tuple[tuple[str, ...], ...]:
+    def _conf_of_slurmd(self) -> SlurmdConf:
+        try:
+            return self._slurmd_conf()
+        except (SchedulerUnavailable, SchedulerRefused):
+            return SlurmdConf()  # slurmctld is down, or about to be asked again.
+
+    def _slurmctld_ports(self, controllers: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         servers = filter(None, self.config.conf_server.split(","))
         named = tuple(server if ":" in server else f"{server}:{_SLURMCTLD_PORT}" for server in servers)
-        try:
-            controllers = self._controllers()
-        except (SchedulerUnavailable, SchedulerRefused):
-            controllers = ()  # It is down, or about to be asked again.
         return tuple(group for group in dict.fromkeys((named, controllers)) if group)
 
     def _check_slurm(self, pool: Pool) -> None:

@@ -241,7 +241,7 @@ NodeCheck = Literal[
     "cpus", "memory", "tmp", "disk", "gpus", "gpu_type", "os", "slurm", "munge", "users", "groups", "clock", "mounts",
     "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
     "modules", "sentinels", "mig", "gpu_memory_limit", "gpu_health", "gpu_clocks", "gpu_pcie", "gpu_test",
-    "cvmfs", "container_runtimes", "network_mounts", "frameworks", "slurmctld",
+    "cvmfs", "container_runtimes", "network_mounts", "frameworks", "slurmctld", "prologs",
 ]  # fmt: skip
 
 

@@ -22,7 +22,8 @@ SUM = "982fbf28ae0399df1d9e016200d90d31805620919d31ea8bbfc803f3398a2a5e"
 GOOD = MachineFacts(
     hostname="m1", kernel="6.1.0", os="debian 12", cpus=8, memory_mib=16000, tmp_mib=5000, free_mib=4000,
     gpu_devices=("/dev/nvidia0", "/dev/nvidia1"), gpu_names=(A100, A100), gpu_states=(GPU1, GPU2),
-    slurm_version=(22, 5, 8), munge="munge-0.5.15", sshfs=True, fuse=True,
+    slurm_version=(22, 5, 8), munge="munge-0.5.15", prologs=frozenset({"/opt/pro*", "/etc/slurm/epilog"}),
+    sshfs=True, fuse=True,
     users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001, (3001, 5000))},
     clock=1000.0, asked=999.9, answered=1000.2, arch="x86_64", glibc="2.36", driver="535.104.05", cuda="12.2",
     limits={"memlock": NO_LIMIT, "nofile": 4096, "stack": 8 << 20, "nproc": 1000},
@@ -40,6 +41,7 @@ EXPECTED_MACHINE = ExpectedMachine(
     tmp_mib=5000,
     os="debian 12",
     clock_tolerance_s=2.0,
+    prologs={"/opt/pro*": "Prolog", "/etc/slurm/epilog": "Epilog"},
     mounts=True,
     slurmctld=(("10.0.0.1:6817",), ("head:6817", "spare:6817")),
     sentinels=("/cvmfs/eessi/versions", "/opt/sw"),
@@ -88,6 +90,7 @@ def test_a_machine_as_it_should_be() -> None:
         ({"slurmctld": {"head:6817": "refused"}}, "slurmctld", "slurmctld at head:6817", "a refused connection"),
         ({"slurmctld": {"head:6817": "silent"}}, "slurmctld", "slurmctld at head:6817", "no answer within 5 s"),
         ({"slurmctld": {"head:6817": "unknown", "spare:6817": "ok"}}, "slurmctld", "the address of head", "no address"),
+        ({"prologs": frozenset({"/opt/pro*"})}, "prologs", "Epilog=/etc/slurm/epilog", "no such program"),
         ({"sshfs": False}, "mounts", "sshfs", "no sshfs"),
         ({"fuse": False}, "mounts", "/dev/fuse", "no /dev/fuse"),
         ({"users": {"slurm": UserIds(64030, 64030), "ada": UserIds(3002, 3001)}}, "users",
@@ -175,6 +178,21 @@ def test_a_difference_is_named(change: dict[str, object], name: str, expected: s
 )  # fmt: skip
 def test_the_way_to_slurmctld(states: dict[str, str], said: str) -> None:
     assert "; ".join(map(str, failed_checks(replace(GOOD, slurmctld=states), EXPECTED_MACHINE))) == said
+
+
+def test_what_a_missing_program_does_is_said() -> None:
+    expected = replace(EXPECTED_MACHINE, prologs={**EXPECTED_MACHINE.prologs, "/trees/task": "TaskProlog"})
+    said = (
+        "prologs: no such program where {} is expected. Put it into the image, or one that does nothing: without it {}"
+    )
+    machine = replace(GOOD, prologs=frozenset())
+    assert [str(failure) for failure in failed_checks(machine, expected)] == [
+        said.format("Prolog=/opt/pro*", "slurmd drains the node after its first job"),
+        said.format("Epilog=/etc/slurm/epilog", "slurmd drains the node after its first job"),
+        said.format("TaskProlog=/trees/task", "its tasks fail"),
+    ]
+    mounted = replace(EXPECTED_MACHINE, prologs={"/trees/task": "TaskProlog"}, shown_trees=("/trees",))
+    assert failed_checks(machine, mounted) == []
 
 
 @pytest.mark.parametrize(

@@ -76,3 +76,15 @@ def test_names_of_modules_are_printed_a_line_at_a_time() -> None:
     assert running.wait(60) == 0
     assert b"".join(written).count(b"tree_module=GCC-toolchain/") == 900
     assert all(part.endswith(b"\n") for part in written)
+
+
+def test_programs_of_slurmd_are_there_where_a_pattern_has_one(tmp_path: Path) -> None:
+    for name, mode in (("10-scratch", 0o755), ("readme", 0o644)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    patterns = [f"{tmp_path}/{word}" for word in ("*-scratch", "10-scratch", "readme", "*.sh", "10-scratch/x")]
+    done = subprocess.run(["sh"], input=facts_script(FactsRequest(prologs=patterns)), capture_output=True, text=True,
+                          check=True, timeout=60)  # fmt: skip
+    found = parse_facts(done.stdout, asked=0, answered=0)
+    assert found is not None
+    assert found.prologs == set(patterns[:2])

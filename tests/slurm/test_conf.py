@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import cast
 
 import pytest
@@ -14,8 +13,9 @@ from burstd.domain.cloud.offer import Pool
 from burstd.domain.project import Project
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape
+from burstd.domain.slurm.slurmd_conf import SlurmdConf
 from burstd.settings import build_pools, load_settings
-from burstd.slurm.commands.controller import controller_ports, parse_config
+from burstd.slurm.commands.controller import parse_config, slurmd_conf
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import RunningSlurm, compare_slurm_conf, gpu_memory_faults
 from burstd.slurm.config.render import SlurmConfOptions, gres_conf_lines, slurm_conf_fragment
@@ -529,16 +529,26 @@ def test_a_short_name_of_slurmctld_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "ports"),
+    ("config", "ports", "prologs"),
     [
-        ("SlurmctldHost[0]        = head(10.77.0.2)\nSlurmctldPort           = 6817\n", ("10.77.0.2:6817",)),
         (
-            "SlurmctldHost[0] = head\nSlurmctldHost[1] = spare.example.org\nSlurmctldPort = 6820-6823\n",
-            ("head:6820", "spare.example.org:6820"),
+            (
+                "Epilog = /etc/slurm/epilog.d/*\nProlog = (null)\nPrologSlurmctld = /a\n"
+                "SlurmctldHost[0]        = head(10.77.0.2)\nSlurmctldPort           = 6817\nTaskProlog = (null)\n"
+            ),
+            ("10.77.0.2:6817",),
+            {"/etc/slurm/epilog.d/*": "Epilog"},
         ),
-        ("SLURM_VERSION = 22.05.8\n", ()),
+        (
+            (
+                "Prolog[0] = /a\nProlog[1] = /[eu][ts][cr]/b*/true\nTaskProlog = /etc/burstd/task-prolog\n"
+                "SlurmctldHost[0] = head\nSlurmctldHost[1] = spare.example.org\nSlurmctldPort = 6820-6823\n"
+            ),
+            ("head:6820", "spare.example.org:6820"),
+            {"/a": "Prolog", "/[eu][ts][cr]/b*/true": "Prolog"},
+        ),
+        ("SLURM_VERSION = 22.05.8\n", (), {}),
     ],
 )
-def test_where_nodes_reach_slurmctld(config: str, ports: tuple[str, ...]) -> None:
-    commands = SlurmCommands(lambda _argv, _env, _timeout: CompletedProcess([], 0, config, ""))
-    assert controller_ports(commands) == ports
+def test_what_slurm_conf_asks_of_nodes(config: str, ports: tuple[str, ...], prologs: dict[str, str]) -> None:
+    assert slurmd_conf(parse_config(config)) == SlurmdConf(ports, prologs)

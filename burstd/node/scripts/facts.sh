@@ -1,6 +1,7 @@
 # Says what this machine is, as KEY=VALUE lines; a key may come several times. Reads only.
 # $1: pattern of the GPUs' device files. Further arguments name what is looked for: user=NAME, module=NAME,
-# locale=NAME, sentinel=PATH (a file, or a directory that has something in it), slurmctld=HOST:PORT;
+# locale=NAME, sentinel=PATH (a file, or a directory that has something in it), slurmctld=HOST:PORT,
+# prolog=PATTERN (of programs);
 # within=SECONDS: what may hang has so long.
 # module=*: all modules.
 set -u
@@ -66,6 +67,21 @@ command -v sshfs >/dev/null && say sshfs 1
 [ -c /dev/fuse ] && say fuse 1
 [ -d /run/systemd/system ] && say systemd 1
 [ -r /run/burstd/frameworks ] && sed 's/^/framework=/' /run/burstd/frameworks
+
+# Those of the patterns that a program has.
+prologs() {
+    for word; do
+        pattern=${word#prolog=}
+        [ "$pattern" = "$word" ] && continue
+        # shellcheck disable=SC2086 # The shell expands it, as slurmd does.
+        for file in $pattern; do
+            if [ -f "$file" ] && [ -x "$file" ]; then
+                say prolog "$pattern"
+                break
+            fi
+        done
+    done
+}
 
 users() {
     for word; do
@@ -181,6 +197,7 @@ mps() {
 # Each prints whole lines at a time (fflush in awk): a line that a full buffer cuts would be mixed with those of others.
 asides() {
     users "$@" &
+    prologs "$@" &
     for word; do
         case $word in
         sentinel=*) sentinel "${word#sentinel=}" & ;;

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from burstd.domain.errors import SchedulerUnavailable
+from burstd.domain.slurm.slurmd_conf import SlurmdConf
 from burstd.slurm.commands.run import SlurmCommands
 
 _LINE = re.compile(r"^(\w[\w-]*(?:\[\d+\])?)\s*=\s?(.*)$", re.MULTILINE)
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _HOST = re.compile(r"(?P<name>[^\s()]+)(?:\((?P<address>[^\s()]*)\))?")
+_PROLOG = re.compile(r"(Prolog|Epilog|TaskProlog)(?:\[\d+\])?")
 _UID = re.compile(r".*\((\d+)\)$")
 
 
@@ -51,11 +53,20 @@ def controller_hosts(config: Mapping[str, str]) -> dict[str, str]:
     return {match["name"]: match["address"] or "" for match in found if match}
 
 
-def controller_ports(commands: SlurmCommands) -> tuple[str, ...]:
-    """Where nodes reach slurmctld: ``head:6817`` of each host. Raises SchedulerUnavailable, SchedulerRefused."""
-    config = parse_config(commands("scontrol", "show", "config"))
+def slurmd_conf(config: Mapping[str, str]) -> SlurmdConf:
+    """Of ``scontrol show config``. Newer versions number the prologs; those in /etc/burstd are burstd's own."""
     port = config.get("SlurmctldPort", "").partition("-")[0] or "6817"
-    return tuple(f"{address or name}:{port}" for name, address in controller_hosts(config).items())
+    prologs = {
+        path: match[1]
+        for key, path in config.items()
+        if (match := _PROLOG.fullmatch(key)) and path.startswith("/") and not path.startswith("/etc/burstd/")
+    }
+    return SlurmdConf(tuple(f"{address or name}:{port}" for name, address in controller_hosts(config).items()), prologs)
+
+
+def read_slurmd_conf(commands: SlurmCommands) -> SlurmdConf:
+    """Asks slurmctld. Raises SchedulerUnavailable, SchedulerRefused."""
+    return slurmd_conf(parse_config(commands("scontrol", "show", "config")))
 
 
 def read_slurmctld_start(commands: SlurmCommands) -> float:
