@@ -367,7 +367,7 @@ def with_secrets(settings: str, folder: Path) -> str:
     secret = folder / "secret"
     secret.touch(mode=0o600)
     settings = settings.replace('kind = "sandbox"', f'kind = "sandbox"\ntoken_file = "{secret}"')
-    return f'{settings}[node]\nmunge_key = "{secret}"\n'
+    return f'{settings}[node]\nmunge_key = "{secret}"\nsentinels = ["/home"]\n'
 
 
 def test_what_mounts_need_on_the_head_is_looked_at(run: Run, tmp_path: Path, trees: Path) -> None:
@@ -583,3 +583,28 @@ def test_burstds_own_user_and_slurms_try_what_they_need(run: Run, tmp_path: Path
             "let user nobody read it and pass its folders"
         )
     ]
+
+
+def test_pools_without_home_directories_are_named(run: Run, tmp_path: Path) -> None:
+    file = slurm_that_says(tmp_path, "SLURM_VERSION = 22.05.8", "", "PartitionName=burst Nodes=gpu[1-2] State=UP")
+    settings = file.read_text(encoding="utf-8")
+
+    def found(more: str) -> list[dict[str, object]]:
+        file.write_text(f"{settings}{more}\n", encoding="utf-8")
+        findings = json.loads(run("check", "--json", "--config", str(file)).out)["findings"]
+        return [f for f in findings if f["subject"] == "home directories"]
+
+    assert found("") == [
+        {
+            "subject": "home directories",
+            "wanted": "shown on nodes of gpu, copied there, or known to be in the images",
+            "found": "not named in [mounts], [staging.workdir] or sentinels",
+            "breaks": "where the images lack them, an ordinary sbatch from a home directory fails there with exit code "
+            "0:53",
+            "remedy": 'add home = { path = "{home}" } to [mounts.trees], or the partitions to [staging.workdir], or, '
+            'where the images mount them, sentinels = ["/home"] to [node]',
+            "advice": True,
+        }
+    ]
+    assert found('[node]\nsentinels = ["/home"]') == []
+    assert found('[mounts.trees]\nhome = { path = "{home}" }') == []

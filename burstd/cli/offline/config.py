@@ -193,7 +193,7 @@ def check_deep(burstd: ApiClient, file: Path, user: str = "", pool: str = "") ->
 
 def _check(burstd: ApiClient, file: Path) -> None:
     from burstd.cli.offline.host_check import has_address, resolved, slurmctld_findings
-    from burstd.cli.offline.mounts_check import mounts_findings
+    from burstd.cli.offline.mounts_check import home_findings, mounts_findings
     from burstd.cli.offline.offers_check import catalogs_of_daemon, offer_findings
     from burstd.cli.offline.rights import rights_findings
     from burstd.cli.offline.staging_check import staging_findings
@@ -219,6 +219,7 @@ def _check(burstd: ApiClient, file: Path) -> None:
         *slurmctld_findings(running.config, settings.slurm.conf_server, resolved, has_address),
         *staging_findings(settings, running.config),
         *mounts_findings(settings),
+        *home_findings(settings),
         *offer_findings(pools, catalogs),
         *rights_findings(settings, file, running.config, providers if of_daemon is None else ()),
     ]

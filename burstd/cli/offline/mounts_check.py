@@ -25,6 +25,25 @@ def mounts_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
     yield from _tree_findings(settings)
 
 
+def home_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
+    """Pools on whose nodes nothing is known to bring the directories in which users submit their jobs."""
+    node, mounts, copied = settings.node, settings.mounts, set(settings.staging.workdir.partitions)
+    without = [
+        name for name, pool in settings.pools.items()
+        if not (node.sentinels or mounts.sentinels(name) or copied.issuperset(pool.partitions))
+        and not any(rule.is_shown_in(name) for rule in mounts.rules())
+    ]  # fmt: skip
+    if without:
+        yield SlurmConfFinding(
+            "home directories", f"shown on nodes of {', '.join(without)}, copied there, or known to be in the images",
+            "not named in [mounts], [staging.workdir] or sentinels",
+            "where the images lack them, an ordinary sbatch from a home directory fails there with exit code 0:53",
+            'add home = { path = "{home}" } to [mounts.trees], or the partitions to [staging.workdir], or, where the '
+            'images mount them, sentinels = ["/home"] to [node]',
+            recommended=True,
+        )  # fmt: skip
+
+
 def _program_findings(settings: Settings) -> Iterator[SlurmConfFinding]:
     prolog = settings.slurm.programs / "burstd-prolog"
     if not os.access(prolog, os.X_OK):
