@@ -91,6 +91,9 @@ def _under(value: Any, path: KeyPath, *, restart: bool) -> Iterator[tuple[tuple[
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _under(inner, (*path, str(key)), restart=restart)
+    elif isinstance(value, tuple) and any(isinstance(inner, BaseModel) for inner in value):
+        for position, inner in enumerate(value):
+            yield from _under(inner, (*path, position), restart=restart)
     else:
         yield (path, restart), value
 

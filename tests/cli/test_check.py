@@ -257,7 +257,8 @@ def test_the_running_slurm_is_compared(run: Run, tmp_path: Path, backend: FakeBa
             1,
             (
                 "The pools lack 1 thing (Slurm 22.05.8):||"
-                "provider sky: wanted its offers, found no answer from keystone within 10 s|"
+                "provider sky: wanted an answer, found instances cannot be read: no answer; offers cannot be read: no "
+                "answer from keystone within 10 s|"
                 "  As it is: no machine is launched there.|"
                 "  Remedy: follow 'burstctl provider check sky'."
             ),
@@ -293,6 +294,13 @@ def test_a_slurm_that_does_not_answer(run: Run, tmp_path: Path) -> None:
     outcome = run("check", "--config", str(file))
     assert (outcome.code, outcome.out) == (3, "")
     assert "Slurm cannot be asked: slurmctld does not answer scontrol" in outcome.err
+    before = scontrol.read_text(encoding="utf-8")
+    scontrol.write_text(before.replace("Unable to contact slurm controller", "Protocol authentication error"), "utf-8")
+    assert " ".join(run("check", "--config", str(file)).err.split()) == (
+        "burstctl: Slurm cannot be asked: slurmctld does not answer scontrol: slurm_load: Protocol authentication "
+        "error; see that munged runs here ('systemctl status munge') with the key of slurmctld's host."
+    )
+    scontrol.write_text(before, encoding="utf-8")
     outcome = run("slurm-config", "--config", str(file))
     assert "PrivateData=cloud" in outcome.out
     assert "the lines for Slurm 22.05 (choose with --slurm), since slurmctld does not answer" in outcome.err
@@ -538,16 +546,19 @@ def test_burstds_own_user_and_slurms_try_what_they_need(run: Run, tmp_path: Path
     can, asks = "what user nobody can use", "Slurm's requests do not reach burstd"
     off = "burstd does not start, and takes no reload"
     closed = f"the file {secret} cannot be read by user nobody: {off}: let user nobody read it and pass its folders"
-    run_by, let = "a program that user nobody can run", "name the folder of burstd's programs"
+    run_by, let = "a program that user nobody can run", "where user nobody can run it"
     assert said() == [
-        f"ResumeProgram: wanted {run_by}, found no file {programs}/burstd-resume: {asks}: let ResumeProgram {let}",
+        (
+            f"ResumeProgram: wanted {run_by}, found no file {programs}/burstd-resume: {asks}: "
+            f"let ResumeProgram name burstd-resume {let}"
+        ),
         (
             f"SuspendProgram: wanted {run_by}, found {programs}/burstd-suspend is not executable: {asks}: "
-            f"let SuspendProgram {let}"
+            f"let SuspendProgram name burstd-suspend {let}"
         ),
         (
             f"ResumeFailProgram: wanted {run_by}, found {programs}/burstd-resumefail needs /opt/none/python3, which "
-            f"cannot be run: {asks}: let ResumeFailProgram {let}"
+            f"cannot be run: {asks}: let ResumeFailProgram name burstd-resumefail {let}"
         ),
         (
             f"daemon.spool_dir: wanted a folder that user nobody can write to, found {programs} is closed to that "

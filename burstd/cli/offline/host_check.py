@@ -34,9 +34,10 @@ def slurmctld_findings(
         found = [*resolve(host)]
         fault = _fault(host, found)
         if fault or not any(map(is_local, found)):
+            named = host if host in found else f"{host} is {' and '.join(found)}"
             yield SlurmConfFinding(
                 "slurm.conf_server", "an address of this host, where slurmctld runs",
-                fault or f"{host} is {' and '.join(found)}, which this host does not have", _LOST,
+                fault or f"{named}, which this host does not have", _LOST,
                 "correct conf_server in [slurm] of burstd.toml; a port that another host forwards here will do too",
                 not fault,
             )  # fmt: skip

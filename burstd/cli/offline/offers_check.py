@@ -23,7 +23,7 @@ def offer_findings(pools: Sequence[Pool], catalogs: Mapping[str, Catalog]) -> It
     for name, catalog in catalogs.items():
         if isinstance(catalog, str):
             yield SlurmConfFinding(
-                f"provider {name}", "its offers", catalog.rstrip("."), "no machine is launched there",
+                f"provider {name}", "an answer", catalog.rstrip("."), "no machine is launched there",
                 f"follow 'burstctl provider check {name}'",
             )  # fmt: skip
     for rule in unfilled_rules(pools, {n: catalog for n, catalog in catalogs.items() if not isinstance(catalog, str)}):
@@ -35,18 +35,22 @@ def catalogs_of_daemon(burstd: ApiClient, names: Sequence[str]) -> tuple[dict[st
     """By provider what the daemon knows; and why it does not know a provider. None where no daemon runs."""
     catalogs: dict[str, Catalog] = {}
     unknown: dict[str, str] = {}
-    for name in names:
-        try:
+    try:
+        status, answer = burstd.request_status("GET", "/providers")
+        down = {p["name"]: p["alarms"] for p in answer["providers"]} if status == 200 else {}
+        for name in names:
             status, answer = burstd.request_status("GET", f"/providers/{name}/offers", params={"all": "true"})
-        except DaemonNotRunning:
-            return None
-        except DaemonUnreachable as error:
-            return {}, dict.fromkeys(names, str(error).partition("\n")[0])
-        if status != 200:
-            unknown[name] = str(answer.get("error", f"The daemon answered {status}."))
-            continue
-        known = burstd.parse(OffersView, answer)
-        catalogs[name] = tuple(_offer(name, view) for view in known.offers) if known.ok else known.error
+            if status != 200:
+                unknown[name] = str(answer.get("error", f"The daemon answered {status}."))
+            elif down.get(name):
+                catalogs[name] = "; ".join(down[name])
+            else:
+                known = burstd.parse(OffersView, answer)
+                catalogs[name] = tuple(_offer(name, view) for view in known.offers) if known.ok else known.error
+    except DaemonNotRunning:
+        return None
+    except DaemonUnreachable as error:
+        return {}, dict.fromkeys(names, str(error).partition("\n")[0])
     return catalogs, unknown
 
 

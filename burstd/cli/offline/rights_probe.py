@@ -145,9 +145,9 @@ def _programs(programs: Mapping[str, Sequence[str]]) -> Iterator[SlurmConfFindin
         if not all(reasons):
             continue
         name, here = Path(paths[0]).name, Path(sys.executable).parent
-        remedy = f"let {subject} name the folder of burstd's programs"
+        remedy = f"let {subject} name {name} where user {current_user()} can run it"
         if not _not_run_because(here / name):
-            remedy += f", {here}" + (", and [slurm] programs in burstd.toml" if subject.endswith("Program") else "")
+            remedy = f"let {subject} name {here / name}, and programs in [slurm] of burstd.toml {here}"
         yield SlurmConfFinding(
             subject, f"a program that user {current_user()} can run", "; ".join(reasons),
             "Slurm's requests do not reach burstd", remedy,

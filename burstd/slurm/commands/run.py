@@ -115,6 +115,8 @@ class SlurmCommands:
             # It may come back as another version.
             self._version = None
             daemon = "slurmdbd" if argv[0] == "sacctmgr" else "slurmctld"
+            if "authentication" in everything or "munge" in everything:
+                said += f"; see that munged runs here ('systemctl status munge') with the key of {daemon}'s host"
             raise SchedulerUnavailable(f"{daemon} does not answer {argv[0]}: {said}")
         raise SchedulerRefused(f"Slurm refused '{_display_command(argv)}': {said}")
 
