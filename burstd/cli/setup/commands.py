@@ -38,6 +38,7 @@ from burstd.cli.setup.head import (
 from burstd.cli.setup.journal import Journal, read_text
 from burstd.cli.setup.prepare import OLD_SETTINGS, Wanted, kept_settings, new_settings
 from burstd.cli.setup.steps import SETTINGS, Steps, undo
+from burstd.domain.errors import BurstdError
 from burstd.share import share_path
 from burstd.slurm.config.merge import MergeRefused
 
@@ -108,9 +109,9 @@ def init(
             from burstd.cli.offline.config import check_deep
 
             check_deep(burstd, SETTINGS, user)
-    except (SetupRefused, AnswerRefused, MergeRefused) as error:
+    except (SetupRefused, AnswerRefused, MergeRefused, BurstdError) as error:
         code = ExitCode.FORBIDDEN if os.geteuid() else ExitCode.NEGATIVE
-        burstd.fail(code, f"{error}.")
+        burstd.fail(code, f"{str(error).rstrip('.')}.")
 
 
 def _undo_unfinished(burstd: ApiClient, out: ConsoleOutput) -> None:
@@ -135,6 +136,8 @@ def _answers(
     yes: bool,
 ) -> Answers:
     """From the options, and from questions for what they leave open. Raises AnswerRefused."""
+    from burstd.settings import PluginRegistry
+
     if not kind:
         kind = "sandbox" if yes else typer.prompt(f"Provider ({', '.join(KINDS)})", "sandbox")
     if kind not in KINDS:
@@ -147,10 +150,15 @@ def _answers(
     values = dict(parse_key(text) for text in keys)
     if kind in _ALLOWED_TYPES:
         values.setdefault(_ALLOWED_TYPES[kind], [pool.type for pool in chosen])
+    plugin = PluginRegistry.installed().load_plugin("providers", kind)
+    trees = trees and getattr(plugin, "has_ssh", True)  # the others' machines can show none
     if not yes:
-        values |= {key: _asked(key, field) for key, field in _open_keys(kind, values).items()}
+        if kind != "sandbox":
+            values |= {key: _asked(key, field) for key, field in _open_keys(plugin.settings, values).items()}
+            image = image or typer.prompt("Image of the machines (empty: the provider's own)", "", show_default=False)
         partition = typer.prompt("Partition for jobs in the cloud", partition)
-        trees = typer.confirm("Show users' home directories on nodes", trees)
+        trees = trees and typer.confirm("Show users' home directories on nodes", default=True)
+        nodes = nodes or typer.prompt("Most nodes at a time (0: all of the pools)", 0)
         budget = budget or typer.prompt("Most that a month may cost (empty: no budget)", "", show_default=False)
     amount, _, currency = budget.partition(" ")
     return Answers(
@@ -159,12 +167,9 @@ def _answers(
     )  # fmt: skip
 
 
-def _open_keys(kind: str, values: Mapping[str, Any]) -> dict[str, FieldInfo]:
-    """Keys without a default that are not given; the sandbox's are init's own."""
-    from burstd.settings import PluginRegistry
-
-    model = PluginRegistry.installed().load_plugin("providers", kind).settings
-    fields: dict[str, FieldInfo] = model.model_fields if kind != "sandbox" else {}
+def _open_keys(settings: type[Any], values: Mapping[str, Any]) -> dict[str, FieldInfo]:
+    """Keys of a provider without a default that are not given."""
+    fields: dict[str, FieldInfo] = settings.model_fields
     return {name: field for name, field in fields.items() if field.is_required() and name not in values}
 
 

@@ -25,7 +25,7 @@ UNITS = Path("/etc/systemd/system")
 PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
 UP_TIMEOUT_S = 90.0
 _POLL_S = 0.2
-_LOG_LINES = 200
+_LOG_LINES = 40
 _SHOWN_LINES = 8
 
 
@@ -141,24 +141,20 @@ def _unit_failed(unit: str) -> bool:
 
 def _log_lines(log: Path | None, begin: int, since: float) -> str:
     """What slurmctld has said since, its errors rather than all."""
-    if log is not None and log.exists():
-        with log.open("rb") as file:
-            file.seek(begin)
-            lines = file.read().decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
-    else:
-        words = [
-            "journalctl",
-            "-u",
-            "slurmctld",
-            "--since",
-            f"@{since:.0f}",
-            "-o",
-            "cat",
-            "--no-pager",
-            "-n",
-            str(_LOG_LINES),
-        ]
-        lines = subprocess.run(words, capture_output=True, text=True, check=False).stdout.splitlines()
+    if log is None or not log.exists():
+        return journal_lines("slurmctld", f"--since=@{since:.0f}")
+    with log.open("rb") as file:
+        file.seek(begin)
+        return _errors(file.read().decode("utf-8", "replace").splitlines())
+
+
+def journal_lines(unit: str, *options: str) -> str:
+    """What a unit has said last, its errors rather than all."""
+    words = ["journalctl", "-u", unit, *options, "-o", "cat", "--no-pager", "-q", f"-n{_LOG_LINES}"]
+    return _errors(subprocess.run(words, capture_output=True, text=True, check=False).stdout.splitlines())
+
+
+def _errors(lines: Sequence[str]) -> str:
     bad = [line for line in lines if re.search(r"error|fatal", line)] or lines
     return "\n".join(f"  {line}" for line in bad[-_SHOWN_LINES:])
 

@@ -84,10 +84,13 @@ def new_settings(head: Head, answers: Answers, address: str, *, replace_settings
 
 def kept_settings(head: Head) -> Wanted:
     """From burstd.toml as it is. Raises SetupRefused, MergeRefused."""
-    from burstd.settings import SettingsError, load_settings
+    from burstd.settings import PluginRegistry, SettingsError, load_settings, make_policies, resolve_plugins
 
     try:
-        return _wanted(head, load_settings(SETTINGS))
+        settings = load_settings(SETTINGS)
+        plugins = PluginRegistry.installed(settings.policies.folder, settings.policies.timeout_s)
+        make_policies(settings, resolve_plugins(settings, plugins), plugins)
+        return _wanted(head, settings)
     except SettingsError as error:
         raise SetupRefused(str(error)) from None
 

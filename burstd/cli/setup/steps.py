@@ -18,6 +18,7 @@ from burstd.cli.setup.head import (
     SetupRefused,
     controller_up,
     drop_ins,
+    journal_lines,
     programs_folder,
     restart_slurmctld,
     systemctl,
@@ -109,7 +110,10 @@ class Steps:
         """Starts units, now and at each boot."""
         for unit in units:
             self._journal.note("units", unit)
-            systemctl("enable", "--now", unit)
+            try:
+                systemctl("enable", "--now", unit)
+            except SetupRefused:
+                raise SetupRefused(f"{unit} does not start:\n{journal_lines(unit)}") from None
             self._out.line(f"started {unit}")
 
     def make_sandbox(self, trial: Trial) -> None:
