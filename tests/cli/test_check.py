@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import pytest
 
 from burstd.domain.command import ClearReference, SetReference
 from burstd.domain.errors import NodeNotReady
+from burstd.domain.plan import Plan
 from burstd.node.expected import CheckFailure
 from burstd.node.reference import Reference
 from burstd.share import share_path
 from tests.api.fake_backend import FakeBackend
-from tests.api.world import NOW
+from tests.api.world import NOW, SNAPSHOT
 from tests.reach import let_others_in
 
 from .conftest import NOBODY, Run, as_user
@@ -283,6 +285,14 @@ def test_offers_are_compared_with_the_pools(run: Run, tmp_path: Path, old: str, 
     outcome = run("check", "--config", str(file), columns=300)
     lines = said.split("|")
     assert (outcome.code, outcome.out.split("\nThere is no reference")[0].splitlines()) == (code, lines)
+
+
+def test_offers_that_the_daemon_has_not_read_yet_are_no_fault(run: Run, tmp_path: Path, backend: FakeBackend) -> None:
+    file, *_ = fitting_slurm(run, tmp_path)
+    backend.loop = replace(SNAPSHOT, clouds={}), Plan()
+    outcome = run("check", "--config", str(file))
+    assert outcome.code == 0
+    assert "The offers of sandbox are not compared: not read yet." in outcome.out.splitlines()
 
 
 def test_a_slurm_that_does_not_answer(run: Run, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from burstd.planner.offers.unfilled import unfilled_rules
 from burstd.settings import PluginRegistry, Settings, SettingsError, resolve_provider
 from burstd.slurm.config.check import SlurmConfFinding
 
+_NOT_READ = "not read yet"
 Catalog = tuple[Offer, ...] | str
 """What a cloud offers, or why that is not known."""
 
@@ -42,11 +43,15 @@ def catalogs_of_daemon(burstd: ApiClient, names: Sequence[str]) -> tuple[dict[st
             status, answer = burstd.request_status("GET", f"/providers/{name}/offers", params={"all": "true"})
             if status != 200:
                 unknown[name] = str(answer.get("error", f"The daemon answered {status}."))
-            elif down.get(name):
-                catalogs[name] = "; ".join(down[name])
+                continue
+            known = burstd.parse(OffersView, answer)
+            # Just after its start it has not read them.
+            if alarms := [alarm for alarm in down.get(name, ()) if not alarm.endswith(_NOT_READ)]:
+                catalogs[name] = "; ".join(alarms)
+            elif known.ok:
+                catalogs[name] = tuple(_offer(name, view) for view in known.offers)
             else:
-                known = burstd.parse(OffersView, answer)
-                catalogs[name] = tuple(_offer(name, view) for view in known.offers) if known.ok else known.error
+                unknown[name] = f"{known.error}."
     except DaemonNotRunning:
         return None
     except DaemonUnreachable as error:
