@@ -101,7 +101,7 @@ def test_what_is_there_already_stays_and_room_is_checked(rig: AgentRig) -> None:
     assert taken.exists()
     taken.rmdir()
     rig.deliver("7-share")
-    with pytest.raises(AgentAnsweredError, match="take a type with a larger disk") as caught:
+    with pytest.raises(AgentAnsweredError, match="submit to a partition whose machines have larger disks") as caught:
         serve(rig, "7-share", bytes=1 << 60)
     assert caught.value.kind == "space"
     rig.clear("7-share")

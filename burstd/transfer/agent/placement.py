@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from burstd.domain.staging import WORKDIR_INPUT, ObjectRange
+from burstd.domain.units import size_text
 from burstd.transfer.agent.cache import CacheEntry, TreeCache
 from burstd.transfer.agent.fetch import WindowFetcher, read_pieces
 from burstd.transfer.agent.job_folder import JobFolder
@@ -144,8 +145,9 @@ class InputDelivery:
         if free < size:
             raise AgentFault(
                 "space",
-                f"the job asks for {size} bytes of scratch, and {free} are free below {self._folder.path} when its "
-                "input is there: take a type with a larger disk, or ask for less",
+                f"the job asks for {size_text(size)} of scratch, and {size_text(free)} are free below "
+                f"{self._folder.path} when its input is there: ask for less, or submit to a partition whose machines "
+                "have larger disks",
             )
 
     def _restore_tree(self, tree: JobInput, entry: CacheEntry, uid: int, gid: int) -> None:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from burstd.domain.units import size_text
 from burstd.transfer.agent.cache import remove_tree
 from burstd.transfer.agent.job_folder import JobFolder
 from burstd.transfer.agent.unmount import mount_points, unmount_tree
@@ -100,8 +101,8 @@ def serve_shared(folder: JobFolder, request: JsonObject) -> JsonObject:
     if free < request["bytes"]:
         raise AgentFault(
             "space",
-            f"the job asks for {request['bytes']} bytes of scratch in all, and {free} are free below {path}: take a "
-            "type with a larger disk, or ask for less",
+            f"the job asks for {size_text(request['bytes'])} of scratch in all, and {size_text(free)} are free below "
+            f"{path}: ask for less, or submit to a partition whose machines have larger disks",
         )
     return {"port": 0 if server is None else _start_sshd(folder, request, server)}
 
