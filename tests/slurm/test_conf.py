@@ -78,6 +78,36 @@ def changed(setting: str, value: str) -> RunningSlurm:
     return replace(MATCHING_SLURM, config={**MATCHING_SLURM.config, setting: value})
 
 
+@pytest.mark.parametrize(
+    ("partition", "config", "wanted"),
+    [
+        ({}, {"DefMemPerNode": "64000"}, []),
+        ({}, {"DefMemPerCPU": "4000"}, []),
+        ({}, {"DefMemPerNode": "64001"}, ["64001 MiB"]),
+        ({"DefMemPerNode": "UNLIMITED"}, {"DefMemPerCPU": "70000"}, ["70000 MiB"]),
+        ({"DefMemPerCPU": "4000"}, {"DefMemPerNode": "64001"}, []),
+        ({"DefMemPerNode": "90000"}, {"DefMemPerNode": "100"}, ["90000 MiB"]),
+    ],
+)
+def test_jobs_that_name_no_memory_must_fit(
+    partition: dict[str, str], config: dict[str, str], wanted: list[str]
+) -> None:
+    partitions = {**MATCHING_SLURM.partitions, "burst": {**MATCHING_SLURM.partitions["burst"], **partition}}
+    partitions.pop("gpu")
+    running = replace(MATCHING_SLURM, partitions=partitions, config={**MATCHING_SLURM.config, **config})
+    pools = [replace(pool, partitions=("burst",)) for pool in (GPU, CPU)]
+    found = [f for f in compare_slurm_conf(pools, OPTIONS, running) if f.subject == "partition burst"]
+    assert [f.found for f in found] == [f"{asked} for a job that names no memory" for asked in wanted]
+    for finding in found:
+        assert finding.wanted == "DefMemPerCPU=4000"
+        assert finding.consequence == "no node of the partition has so much, so such jobs never start"
+        assert finding.remedy == (
+            "add DefMemPerCPU=4000 to the partition's line in slurm.conf, and run scontrol reconfigure"
+        )
+    lines = slurm_conf_fragment(pools, replace(OPTIONS, default_memory_mib=64001)).splitlines()
+    assert "PartitionName=burst Nodes=cpu1,gpu[01-10] DefMemPerCPU=4000 MaxTime=INFINITE State=UP" in lines
+
+
 def test_the_lines_for_slurm_conf() -> None:
     lines = slurm_conf_fragment([GPU, CPU], OPTIONS).splitlines()
     assert (

@@ -10,7 +10,14 @@ from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import shards_of_gpus
 from burstd.slurm.commands import nodes
 from burstd.slurm.commands.controller import controller_hosts, parse_config, slurmctld_version
-from burstd.slurm.commands.parsing import expand_hosts, parse_count, parse_records, parse_tres, text_or_empty
+from burstd.slurm.commands.parsing import (
+    expand_hosts,
+    parse_count,
+    parse_mebibytes,
+    parse_records,
+    parse_tres,
+    text_or_empty,
+)
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.projects import (
     NODE_GRES,
@@ -28,6 +35,7 @@ from burstd.slurm.config.render import (
     SlurmConfOptions,
     SlurmConfSetting,
     exclusive_user_partitions,
+    fitting_memory,
     gpu_memory_settings,
     node_line,
     required_settings,
@@ -373,6 +381,11 @@ def _controllers(running: RunningSlurm) -> Iterator[SlurmConfFinding]:
         )  # fmt: skip
 
 
+def default_memory(settings: Mapping[str, str]) -> int:
+    """MiB that a job of one CPU asks for where it names none, by a partition's settings or all; 0: all of a node."""
+    return parse_mebibytes(settings.get("DefMemPerCPU", "")) or parse_mebibytes(settings.get("DefMemPerNode", ""))
+
+
 def _partitions(pools: Sequence[Pool], options: SlurmConfOptions, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
     whole_nodes, of_projects = options.workdir_partitions, pair_names(options.projects)
     wanted: dict[str, list[str]] = {}
@@ -408,6 +421,15 @@ def _partitions(pools: Sequence[Pool], options: SlurmConfOptions, running: Runni
                 f"State={fields['State']}",
                 "no job of the partition starts",
                 f"scontrol update partitionname={name} state=up",
+            )
+        asked = default_memory(fields) or default_memory(running.config)
+        if fitting := fitting_memory(pools, name, asked):
+            yield SlurmConfFinding(
+                f"partition {name}",
+                fitting,
+                f"{asked} MiB for a job that names no memory",
+                "no node of the partition has so much, so such jobs never start",
+                f"add {fitting} to the partition's line in slurm.conf, and run scontrol reconfigure",
             )
         if name in whole_nodes and not _gives_whole_nodes(fields):
             yield SlurmConfFinding(

@@ -104,7 +104,7 @@ def merge_slurm_conf(files: Mapping[Path, str], pools: Sequence[Pool], options: 
     own = _own_nodes(statements, pools)
     known = _join_partitions(statements, pools, own)
     added += [node_line(pool) for pool in pools]
-    added += partition_lines(pools, options.workdir_partitions, known)
+    added += partition_lines(pools, options.workdir_partitions, known, options.default_memory_mib)
     default = next((s.place for s in statements if s.pairs.get(s.kind, "").upper() == "DEFAULT"), None)
     return _changed(files, texts, statements, {main: (default, added)})
 

@@ -49,7 +49,9 @@ class SlurmConfOptions:
     burstd stages the working directory of every batch job, ``brokered_partitions`` those in which jobs may require
     machines by their comment. ``projects`` share the nodes of
     ``partitions``, which are the running ones; ``features`` are those of these nodes.
-    ``made_projects``: those that burstctl has made, whose partitions are in the file ``kept_lines``.
+    ``default_memory_mib``: what a job that names no memory asks for, by DefMemPerNode or DefMemPerCPU of all
+    partitions; 0: no such setting. ``made_projects``: those that burstctl has made, whose partitions are in the file
+    ``kept_lines``.
     """
 
     version: tuple[int, int, int] = (22, 5, 0)
@@ -66,6 +68,7 @@ class SlurmConfOptions:
     projects: tuple[Project, ...] = ()
     partitions: Partitions = field(default_factory=dict)
     features: Features = field(default_factory=dict)
+    default_memory_mib: int = 0
     made_projects: tuple[str, ...] = ()
     kept_lines: str = ""
 
@@ -272,7 +275,10 @@ def _lua_list(name: str, partitions: Sequence[str]) -> str:
 
 
 def partition_lines(
-    pools: Sequence[Pool], whole_nodes: Collection[str] = (), without: Collection[str] = ()
+    pools: Sequence[Pool],
+    whole_nodes: Collection[str] = (),
+    without: Collection[str] = (),
+    default_memory_mib: int = 0,
 ) -> list[str]:
     """One PartitionName line for each other partition that has slots. ``whole_nodes``: where a job shares no node."""
     slots: dict[str, list[str]] = {}
@@ -280,13 +286,25 @@ def partition_lines(
         for partition in pool.partitions:
             slots.setdefault(partition, []).extend(pool.slots)
     exclusive = exclusive_user_partitions(pools)
-    return [
-        f"PartitionName={name} Nodes={compress(nodes)} "
-        + ("OverSubscribe=EXCLUSIVE " if name in whole_nodes else "ExclusiveUser=YES " * (name in exclusive))
-        + "MaxTime=INFINITE State=UP"
-        for name, nodes in slots.items()
-        if name not in without
-    ]
+    lines = []
+    for name in (name for name in slots if name not in without):
+        words = [f"PartitionName={name}", f"Nodes={compress(slots[name])}"]
+        if name in whole_nodes:
+            words.append("OverSubscribe=EXCLUSIVE")
+        elif name in exclusive:
+            words.append("ExclusiveUser=YES")
+        if fitting := fitting_memory(pools, name, default_memory_mib):
+            words.append(fitting)
+        lines.append(" ".join([*words, "MaxTime=INFINITE", "State=UP"]))
+    return lines
+
+
+def fitting_memory(pools: Sequence[Pool], partition: str, default_memory_mib: int) -> str:
+    """``DefMemPerCPU=900``, where a job that names no memory fits no node of a partition's pools; else empty."""
+    shapes = [pool.shape for pool in pools if partition in pool.partitions]
+    if default_memory_mib <= max(shape.memory_mib for shape in shapes):
+        return ""
+    return f"DefMemPerCPU={min(shape.memory_mib // shape.cpus for shape in shapes)}"
 
 
 def exclusive_user_partitions(pools: Sequence[Pool]) -> frozenset[str]:
@@ -309,7 +327,9 @@ def slurm_conf_fragment(pools: Sequence[Pool], options: SlurmConfOptions) -> str
         lines.append(f"# pool {pool.name}")
         lines.append(node_line(pool))
     lines.append("# A partition that slurm.conf has already: add the nodes to its Nodes instead.")
-    lines += partition_lines(pools, options.workdir_partitions, pair_names(options.projects))
+    lines += partition_lines(
+        pools, options.workdir_partitions, pair_names(options.projects), options.default_memory_mib
+    )
     lines += _project_lines(options)
     return "\n".join(lines) + "\n"
 
