@@ -26,6 +26,9 @@ from burstd.domain.staging import StagingView
 from burstd.domain.storage_node import StorageNodeView
 from burstd.domain.volume import VolumeNeed
 
+NOT_READ_YET = "not read yet"
+"""The error of what was not asked for since burstd's start."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:

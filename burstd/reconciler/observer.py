@@ -16,7 +16,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BurstdError, SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plugins.provider import Provider, ShellProvider
 from burstd.domain.slurm.node import Node, with_shards_in_use, with_suspended_jobs
-from burstd.domain.snapshot import CloudView, SlurmView, Unavailable
+from burstd.domain.snapshot import NOT_READ_YET, CloudView, SlurmView, Unavailable
 from burstd.planner.isolation import node_subject as subject
 from burstd.planner.lifecycle.ownership import Ownership
 from burstd.reconciler.context import LoopContext
@@ -63,7 +63,7 @@ class Observer:
     def __init__(self, context: LoopContext, progress: ProgressTable) -> None:
         self._context = context
         self._progress = progress
-        never = Unavailable("not read yet", 0.0)
+        never = Unavailable(NOT_READ_YET, 0.0)
         self._provider_states = {
             name: _ProviderState(
                 p,

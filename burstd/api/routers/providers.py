@@ -26,14 +26,12 @@ from burstd.api.routers.status import provider_view
 from burstd.domain.cloud.offer import Offer, Pool
 from burstd.domain.command import ForgetMachines
 from burstd.domain.machine_outcomes import PlaceRecord
-from burstd.domain.snapshot import CircuitBreaker, CloudView, Snapshot, Unavailable
+from burstd.domain.snapshot import NOT_READ_YET, CircuitBreaker, CloudView, Snapshot, Unavailable
 from burstd.planner.offers.mended import breakers_of_place
 from burstd.planner.offers.named_images import explicit_images
 from burstd.planner.offers.offers import evaluate_offers, usable_offers
 from burstd.planner.offers.offers import open_breakers as blocking_breakers
 from burstd.reconciler.pollers.provider_checks import CheckInProgress
-
-_NOT_READ = "not read yet"
 
 router = APIRouter(prefix="/v1/providers")
 
@@ -139,7 +137,7 @@ def _require_provider(name: str, backend: Backend) -> bool:
 def _offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable: bool) -> OffersView:
     """The offers that some pool could use, or, with ``include_unusable``, all."""
     cloud = snapshot.clouds.get(name)
-    offers: tuple[Offer, ...] | Unavailable = Unavailable(_NOT_READ, 0.0) if cloud is None else cloud.offers
+    offers: tuple[Offer, ...] | Unavailable = Unavailable(NOT_READ_YET, 0.0) if cloud is None else cloud.offers
     if isinstance(offers, Unavailable):
         return OffersView(
             ok=False, error=offers.error, last_known=offers.since, now=now, provider=name, offers=[], hidden=0
@@ -170,7 +168,7 @@ def _offers_view(name: str, snapshot: Snapshot, now: float, *, include_unusable:
 
 
 def _provider_state(name: str, snapshot: Snapshot, facts: DaemonInfo, *, checks: bool) -> ProviderStateView:
-    known = snapshot.clouds.get(name) or CloudView(Unavailable(_NOT_READ, 0.0), Unavailable(_NOT_READ, 0.0))
+    known = snapshot.clouds.get(name) or CloudView(Unavailable(NOT_READ_YET, 0.0), Unavailable(NOT_READ_YET, 0.0))
     offers = () if isinstance(known.offers, Unavailable) else known.offers
     parts = (("instances", known.instances), ("offers", known.offers), ("leftovers", known.leftovers))
     glance = provider_view(name, known, snapshot, facts.calls_in_flight)

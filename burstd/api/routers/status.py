@@ -54,7 +54,7 @@ from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.shape import Shape
-from burstd.domain.snapshot import CircuitBreaker, CloudView, SlurmView, Snapshot, Unavailable
+from burstd.domain.snapshot import NOT_READ_YET, CircuitBreaker, CloudView, SlurmView, Snapshot, Unavailable
 from burstd.domain.storage_node import StorageNodeView
 from burstd.domain.units import memory_text
 from burstd.planner.explain.project_text import project_text
@@ -283,7 +283,7 @@ def status_view(
     shared: SharedStatus | None = None,
 ) -> StatusView:
     """Everything at a glance; without others' jobs for those who may not see them. ``shared``: that of ``latest``."""
-    snapshot, plan = latest or (Snapshot(now, facts.cluster, {}, Unavailable("not read yet", 0.0), {}, ()), Plan())
+    snapshot, plan = latest or (Snapshot(now, facts.cluster, {}, Unavailable(NOT_READ_YET, 0.0), {}, ()), Plan())
     shared = shared or SharedStatus(snapshot, plan, UNDISTURBED)
     return StatusView(
         now=now,

@@ -39,6 +39,7 @@ from burstd.cli.setup.journal import Journal, read_text
 from burstd.cli.setup.prepare import OLD_SETTINGS, Wanted, kept_settings, new_settings
 from burstd.cli.setup.steps import SETTINGS, Steps, undo
 from burstd.domain.errors import BurstdError
+from burstd.domain.snapshot import NOT_READ_YET
 from burstd.share import share_path
 from burstd.slurm.config.merge import MergeRefused
 
@@ -226,7 +227,7 @@ def _carry_out(burstd: ApiClient, steps: Steps, head: Head, wanted: Wanted, out:
     restart_slurmctld(head.log)
     steps.enable(*wanted.sockets, *_SERVICES)
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
-    while not _answers_status(burstd):
+    while not (_answers_status(burstd) and _clouds_asked(burstd)):
         if time.monotonic() > deadline:
             raise SetupRefused("burstd does not answer: see journalctl -u burstd")
         time.sleep(_POLL_S)
@@ -240,6 +241,13 @@ def _answers_status(burstd: ApiClient) -> bool:
     except DaemonUnreachable:
         return False
     return status == 200
+
+
+def _clouds_asked(burstd: ApiClient) -> bool:
+    """Whether burstd has an answer, or an error, of each cloud since its start."""
+    names = [provider["name"] for provider in burstd.get_json("/providers")["providers"]]
+    answers = (burstd.request_status("GET", f"/providers/{name}/offers")[1] for name in names)
+    return all(answer.get("error") != NOT_READ_YET for answer in answers)
 
 
 def _show(out: ConsoleOutput, head: Head, wanted: Wanted) -> None:
