@@ -108,6 +108,20 @@ def test_the_job_is_submitted_to_one_pool_from_the_home(monkeypatch: pytest.Monk
     assert {"--partition=burst", "--gres=gpu:v100:1", "--exclude=c1,op1"} <= set(seen[0])
 
 
+def test_root_s_environment_stays_out_of_the_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runuser = tmp_path / "runuser"
+    runuser.write_text('#!/bin/sh\nshift 3\nexec "$@"\n', encoding="utf-8")
+    runuser.chmod(0o755)
+    monkeypatch.setattr(deep.shutil, "which", lambda _: str(runuser))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/other.conf")
+    user = pwd.struct_passwd(("ada", "x", 3001, 3001, "", str(tmp_path), "/bin/sh"))
+    done = deep.run_at_home(user, "sh", "-c", "env; pwd")
+    said = done.stdout.splitlines()
+    assert {f"HOME={tmp_path}", "USER=ada", "SLURM_CONF=/etc/slurm/other.conf", str(tmp_path)} <= set(said)
+    assert "s3cret" not in done.stdout
+
+
 def test_what_sbatch_refuses_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     one = trial(monkeypatch, Daemon(), lambda _: (1, "", "sbatch: error: invalid account\n"))
     with pytest.raises(typer.Exit):

@@ -10,7 +10,9 @@ import pytest
 from burstd.cli.offline.machines_left import main
 from burstd.db import Store
 from burstd.domain.claim import ClaimState
+from burstd.domain.volume import VolumeState
 from tests.db.samples import ManualClock, planned
+from tests.db.test_volumes import PLANNED
 
 
 def _code(folder: Path) -> int:
@@ -25,9 +27,17 @@ def test_what_is_left_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert _code(tmp_path) == 0
         store.adopt_claim(replace(planned(), state=ClaimState.BOOTING, instance_id="i-17"))
         store.make_claims([planned("c2", "gpu002")])
+        store.make_volume(PLANNED)
+        store.make_volume(replace(PLANNED, id="v2", name="weights"))
+        store.transition_volume(
+            "v2", VolumeState.PLANNED, VolumeState.CREATING, "its job has a machine", provider="north"
+        )
         assert capsys.readouterr().err == ""
         assert _code(tmp_path) == 1
-    assert capsys.readouterr().err == "  gpu001: sandbox i-17, booting\n  gpu002: sandbox no instance yet, planned\n"
+    assert capsys.readouterr().err == (
+        "  gpu001: sandbox i-17, booting\n  gpu002: sandbox no instance yet, planned\n"
+        "  volume weights of ann: north no disk yet\n"
+    )
 
 
 @pytest.mark.parametrize("content", [b"no database", b""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import pwd
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from burstd.cli.setup.answers import SANDBOX_POOLS, AnswerRefused, Answers, Site, parse_key, parse_pool, settings_text
 from burstd.cli.setup.head import Head, drop_ins
 from burstd.cli.setup.journal import back_up, read_text, write_whole
+from burstd.cli.setup.prepare import hosts_commands
 from burstd.settings import build_pools
 from burstd.settings.load import parse_settings
 from burstd.slurm.hostlist import expand
@@ -110,6 +112,15 @@ def test_units_belong_to_slurm_user() -> None:
     assert "\nUser=hpc\nGroup=ops\n" in made["/etc/systemd/system/burstd.service.d/slurm-user.conf"]
     socket = made["/etc/systemd/system/burstd-mount-worker.socket.d/slurm-user.conf"]
     assert (len(made), socket) == (2, "[Socket]\nSocketUser=hpc\n")
+
+
+def test_a_machine_knows_the_head_by_its_name(tmp_path: Path) -> None:
+    assert hosts_commands("10.0.0.5", "head") == ['echo "10.0.0.5 head" >>/etc/hosts']
+    assert hosts_commands("head", "head") == []
+    (command,) = hosts_commands("localhost", "head")
+    file = tmp_path / "hosts"
+    subprocess.run(["sh", "-c", command.replace("/etc/hosts", str(file))], check=True)
+    assert file.read_text(encoding="utf-8") == "127.0.0.1 head\n"
 
 
 def test_a_file_is_replaced_whole_with_its_mode_and_through_its_link(tmp_path: Path) -> None:

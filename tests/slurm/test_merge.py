@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.slurm.config.merge import MergeRefused, included, merge_gres_conf, merge_slurm_conf, unmerge
+from burstd.slurm.config.merge import (
+    BEGIN,
+    END,
+    MergeRefused,
+    included,
+    merge_gres_conf,
+    merge_slurm_conf,
+    unmerge,
+    unmerge_files,
+)
 from burstd.slurm.config.render import SlurmConfOptions
 
 CPU = Pool("cpu", ("burst-cpu1", "burst-cpu2"), ("burst",), Shape(2, 1800))
@@ -216,3 +225,14 @@ def test_merging_twice_changes_nothing_and_unmerging_gives_the_bytes_back(lines:
     once = merged(text, CPU, GPU)
     assert merge_slurm_conf({CONF: once}, [CPU, GPU], OPTIONS) == {}
     assert unmerge(once) == text
+
+
+@pytest.mark.parametrize("gone", [BEGIN, END])
+def test_without_the_mark_of_an_end_nothing_is_taken_out(gone: str) -> None:
+    new = merged(SITE).replace(f"{gone}\n", "")
+    with pytest.raises(MergeRefused) as refused:
+        unmerge_files({CONF: new})
+    assert str(refused.value) == (
+        f"{CONF}: burstd's lines stand between '# BEGIN burstd' and '# END burstd', and one of these two is gone: "
+        "write it again"
+    )

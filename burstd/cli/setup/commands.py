@@ -36,7 +36,7 @@ from burstd.cli.setup.head import (
     systemctl,
 )
 from burstd.cli.setup.journal import Journal, read_text
-from burstd.cli.setup.prepare import OLD_SETTINGS, Wanted, kept_settings, new_settings
+from burstd.cli.setup.prepare import Wanted, kept_settings, new_settings
 from burstd.cli.setup.steps import SETTINGS, Steps, undo
 from burstd.domain.errors import BurstdError
 from burstd.domain.snapshot import NOT_READ_YET
@@ -46,6 +46,7 @@ from burstd.slurm.config.merge import MergeRefused
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
+    from burstd.cli.offline.machines_left import LeftInClouds
 
 _SERVICES = ("burstd.socket", "burstd.service")
 _POOL_EXAMPLE = "name=gpu,nodes=4,type=g5.xlarge,cpus=4,memory=15000,gres=gpu:a10g:1"
@@ -119,8 +120,7 @@ def _undo_unfinished(burstd: ApiClient, out: ConsoleOutput) -> None:
     journal = Journal.load()
     if journal is not None and not journal.finished:
         out.line("An init before this one did not end: what it did is undone first.")
-        if _answers_status(burstd):
-            _end_machines(burstd, journal, out)
+        _stop_burstd(burstd, journal, out)
         undo(journal, out)
 
 
@@ -198,6 +198,7 @@ def _install(burstd: ApiClient, head: Head, wanted: Wanted, out: ConsoleOutput) 
             _carry_out(burstd, steps, head, wanted, out)
         except BaseException as error:
             out.line(("It failed, and is undone", "bold red"), f": {error or type(error).__name__}")
+            _stop_burstd(burstd, journal, out)
             undo(journal, out)
             if isinstance(error, SetupRefused | OSError | subprocess.CalledProcessError):
                 raise SetupRefused("burstd is not installed into Slurm, whose files are as they were") from None
@@ -217,9 +218,7 @@ def _carry_out(burstd: ApiClient, steps: Steps, head: Head, wanted: Wanted, out:
     if wanted.sandbox is not None:
         steps.make_sandbox(wanted.sandbox)
     if wanted.text is not None:
-        if SETTINGS.exists():
-            SETTINGS.rename(OLD_SETTINGS)
-        steps.create(SETTINGS, wanted.text)
+        steps.replace_settings(wanted.text)
     for path, text in wanted.files.items():
         steps.create(path, text)
     steps.merge(wanted.changes)
@@ -286,17 +285,55 @@ def uninit(
             return
         if not yes:
             confirm(burstd, "End all machines of burstd, and take it out of Slurm?")
-        if journal is not None and (journal.finished or _answers_status(burstd)):
-            _end_machines(burstd, journal, out)
+        _stop_burstd(burstd, journal, out, purge=purge)
         undo(journal or Journal(finished=True), out, purge=purge)
     except SetupRefused as error:
         burstd.fail(ExitCode.FORBIDDEN if os.geteuid() else ExitCode.NEGATIVE, f"{error}.")
     out.line("burstd is out of Slurm.")
 
 
-def _end_machines(burstd: ApiClient, journal: Journal, out: ConsoleOutput) -> None:
+def _stop_burstd(burstd: ApiClient, journal: Journal | None, out: ConsoleOutput, *, purge: bool = False) -> None:
+    """Ends all machines, then burstd. Raises SetupRefused where something would be left that costs money.
+
+    ``journal``: None where init did nothing here. ``purge``: the record is removed then.
+    """
+    left = _left_in_clouds(must_know=purge)
+    if purge and left.volumes:
+        raise SetupRefused(
+            "--purge removes the record, and these cost money then until somebody finds them:"
+            f"{_listed(left.volumes)}\nremove them with 'burstctl volume remove', or leave --purge out"
+        )
+    if (journal is not None and journal.finished) or _answers_status(burstd):
+        _end_machines(burstd, () if journal is None else journal.partitions, out)
+    elif left.machines and (journal is None or "burstd.service" in journal.units):
+        raise SetupRefused(
+            f"burstd does not answer, and nobody ends these machines then:{_listed(left.machines)}\n"
+            "start it first: systemctl start burstd"
+        )
+
+
+def _left_in_clouds(*, must_know: bool) -> LeftInClouds:
+    """What the record has. Raises SetupRefused where it cannot be read, and ``must_know``."""
+    from burstd.cli.offline.machines_left import LeftInClouds, left_in_clouds
+
+    try:
+        return left_in_clouds(SETTINGS) if SETTINGS.exists() else LeftInClouds()
+    except BurstdError as error:
+        if must_know:
+            raise SetupRefused(
+                f"whether machines are left is not known: {str(error).rstrip('.')}; to remove all the same, move "
+                f"{SETTINGS} away first"
+            ) from None
+        return LeftInClouds()
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "".join(f"\n  {line}" for line in lines)
+
+
+def _end_machines(burstd: ApiClient, partitions: Sequence[str], out: ConsoleOutput) -> None:
     """Closes the partitions that init made, and waits until no machine is left: running jobs are waited for."""
-    for name in journal.partitions:
+    for name in partitions:
         subprocess.run(["scontrol", "update", f"partitionname={name}", "state=drain"], check=False, capture_output=True)
     try:
         status = burstd.request_status("GET", "/status")[1]

@@ -67,7 +67,7 @@ def try_job(burstd: ApiClient, settings: Settings, pools: Sequence[Pool], user_n
     user, pool = choose_user(burstd, user_name), choose_pool(burstd, pools, pool_name)
     out = ConsoleOutput()
     patience_s = _TRIES * (settings.daemon.boot_timeout_s + settings.daemon.validation_timeout_s) + _QUEUE_S
-    trial = Trial(burstd, out, user, patience_s, partial(_run_at_home, user))
+    trial = Trial(burstd, out, user, patience_s, partial(run_at_home, user))
     job = trial.submit(pool, _other_nodes(burstd, pool))
     out.line(("Trial", "bold"), f": job {job} of {user.pw_name} from {user.pw_dir} in partition {pool.partitions[0]}")
     try:
@@ -182,11 +182,14 @@ class Trial:
         self._burstd.fail(ExitCode.NEGATIVE, f"The trial failed: {text}.")
 
 
-def _run_at_home(user: pwd.struct_passwd, *words: str) -> subprocess.CompletedProcess[str]:
+def run_at_home(user: pwd.struct_passwd, *words: str) -> subprocess.CompletedProcess[str]:
     """Runs a command with the user's rights, in the user's home."""
     become = [shutil.which("runuser") or "/usr/sbin/runuser", "-u", user.pw_name, "--"]
-    enter = ["env", f"--chdir={user.pw_dir}", "-u", "SUDO_USER", f"HOME={user.pw_dir}"]
-    return subprocess.run([*become, *enter, *words], capture_output=True, text=True, check=False, cwd="/")
+    enter = ["env", f"--chdir={user.pw_dir}"]
+    # Not root's own environment, which sbatch hands on to the job: it may have credentials of clouds.
+    kept = {name: value for name in ("PATH", "SLURM_CONF") if (value := os.environ.get(name))}
+    env = {**kept, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "LANG": "C.UTF-8"}
+    return subprocess.run([*become, *enter, *words], capture_output=True, text=True, check=False, cwd="/", env=env)
 
 
 def _print_cost(burstd: ApiClient, out: ConsoleOutput, settings: Settings, pool: Pool, job: str) -> None:

@@ -33,6 +33,8 @@ class Journal:
     """Empty: systemd's journal."""
     partitions: list[str] = field(default_factory=list)
     """Those that were made for burstd's nodes alone."""
+    old_settings: bool = False
+    """There was a burstd.toml, and it was put aside."""
 
     @classmethod
     def load(cls) -> Journal | None:

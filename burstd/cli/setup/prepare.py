@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 from burstd.cli.setup.answers import AnswerRefused, Answers, Site, settings_text
 from burstd.cli.setup.head import Head, SetupRefused, programs_folder
 from burstd.cli.setup.journal import Journal, read_text
-from burstd.cli.setup.steps import SETTINGS
+from burstd.cli.setup.steps import OLD_SETTINGS, SETTINGS
 from burstd.share import share_path
 from burstd.slurm.config.check import default_memory
 from burstd.slurm.config.merge import included, merge_gres_conf, merge_slurm_conf
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from burstd.settings import Settings
     from providers.sandbox.trial import Trial
 
-OLD_SETTINGS = SETTINGS.with_name("burstd.toml.old")
 USABLE_MEMORY = 0.95
 """Of the memory that a cloud says; the kernel keeps the rest."""
 
@@ -68,7 +69,7 @@ def new_settings(head: Head, answers: Answers, address: str, *, replace_settings
         skip = [] if trial.exact else ["slurm"]
     server = address or (trial.gateway if trial is not None else _own_address())
     name, named = head.host
-    known = [] if named else [f"echo '{server.partition(':')[0]} {name}' >>/etc/hosts"]
+    known = [] if named else hosts_commands(server.partition(":")[0], name)
     site = Site(
         head.cluster, str(programs_folder()), server,
         [name for name in head.partitions if name != answers.partition], skip, known,
@@ -155,6 +156,17 @@ def _with_shapes(answers: Answers, site: Site) -> Answers:
             )
         )  # fmt: skip
     return replace(answers, pools=pools)
+
+
+def hosts_commands(address: str, name: str) -> list[str]:
+    """Shell commands by which a machine knows slurmctld's host by its name; ``address`` may be another name."""
+    if address == name:
+        return []
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        address = f"$(getent ahostsv4 {shlex.quote(address)} | sed 's/ .*//;q')"
+    return [f'echo "{address} {name}" >>/etc/hosts']
 
 
 def _own_address() -> str:

@@ -26,12 +26,13 @@ from burstd.cli.setup.head import (
 )
 from burstd.cli.setup.journal import Journal, back_up, read_text, write_whole
 from burstd.share import share_path
-from burstd.slurm.config.merge import unmerge
+from burstd.slurm.config.merge import MergeRefused, unmerge_files
 
 if TYPE_CHECKING:
     from providers.sandbox.trial import Trial
 
 SETTINGS = Path("/etc/burstd/burstd.toml")
+OLD_SETTINGS = SETTINGS.with_name("burstd.toml.old")
 BACKUP_SUFFIX = ".before-burstd"
 _LISTEN_TIMEOUT_S = 60.0
 _POLL_S = 0.2
@@ -61,6 +62,14 @@ class Steps:
             self._journal.note("created", str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text, mode)
+
+    def replace_settings(self, text: str) -> None:
+        """burstd.toml; one that is there is put aside."""
+        if SETTINGS.exists():
+            self._journal.old_settings = True
+            self._journal.save()
+            SETTINGS.rename(OLD_SETTINGS)
+        self.create(SETTINGS, text)
 
     def merge(self, changes: Mapping[Path, str]) -> None:
         """Files of Slurm, each with a backup."""
@@ -140,18 +149,21 @@ def undo(journal: Journal, out: ConsoleOutput, *, purge: bool = False) -> None:
 
     ``purge``: also burstd.toml, the record and what else burstd keeps, and the sandbox's root file systems.
     """
+    texts = {path: read_text(path) for path in map(Path, journal.merged)}
+    try:
+        before = unmerge_files(texts)
+    except MergeRefused as error:
+        raise SetupRefused(str(error)) from None
     for unit in reversed(journal.units):
         systemctl("disable", "--now", unit, check=False)
-    for name in journal.merged:
-        path = Path(name)
-        text = read_text(path)
-        if (before := unmerge(text)) != text:
+    for path, text in before.items():
+        if text != texts[path]:
             journal.restart = True
             journal.save()
-            if not before and name in journal.created:
+            if not text and str(path) in journal.created:
                 path.unlink()
             else:
-                write_whole(path, before)
+                write_whole(path, text)
     if journal.restart or not controller_up():
         out.line("restarting slurmctld with its settings as they were")
         restart_slurmctld(Path(journal.slurmctld_log) if journal.slurmctld_log else None)
@@ -161,7 +173,7 @@ def undo(journal: Journal, out: ConsoleOutput, *, purge: bool = False) -> None:
         if name != str(SETTINGS) and (name not in journal.merged or not read_text(Path(name))):
             Path(name).unlink(missing_ok=True)
     for parent in {Path(name).parent for name in journal.created if name.endswith("slurm-user.conf")}:
-        if parent.is_dir():
+        if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
     systemctl("daemon-reload", check=False)
     if journal.sandbox:
@@ -176,6 +188,8 @@ def undo(journal: Journal, out: ConsoleOutput, *, purge: bool = False) -> None:
         subprocess.run(["groupdel", journal.group], check=False, capture_output=True)
     if (purge or not journal.finished) and str(SETTINGS) in journal.created:
         SETTINGS.unlink(missing_ok=True)
+    if journal.old_settings and not journal.finished and not SETTINGS.exists() and OLD_SETTINGS.exists():
+        OLD_SETTINGS.rename(SETTINGS)
     journal.remove()
     if purge:
         _remove_units()

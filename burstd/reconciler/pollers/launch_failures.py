@@ -93,7 +93,8 @@ class LaunchFailures:
                     raise result
                 self._record(job, run, *result)
 
-        self._context.workers.submit("nodes", work, done)
+        # In a lane of its own: of a large array all tasks may fail at once, and no validation should wait for that.
+        self._context.workers.submit("launch failures", work, done)
 
     def _record(self, job: Job, run: int, claim: Claim | None, fault: LaunchFault) -> None:
         slot, claim_id = (claim.slot, claim.id) if claim is not None else ("", "")

@@ -30,6 +30,7 @@ from burstd.slurm.hostlist import HostlistError, compress, expand
 BEGIN = "# BEGIN burstd: written by 'burstctl init', taken out by 'burstctl uninit'"
 BEGIN_UNENDED = f"{BEGIN}; the last line before it had no end"
 END = "# END burstd"
+_UNPAIRED = f"burstd's lines stand between '{BEGIN[:14]}' and '{END}', and one of these two is gone: write it again"
 WAS = "#burstd was: "
 NEW = " # by burstd"
 
@@ -97,7 +98,7 @@ def merge_slurm_conf(files: Mapping[Path, str], pools: Sequence[Pool], options: 
 
     A recommended setting that the site has already stays as it is. Raises MergeRefused.
     """
-    texts = {path: unmerge(text) for path, text in files.items()}
+    texts = unmerge_files(files)
     main = next(iter(texts))
     statements = list(_read(main, texts))
     added = [line for setting in required_settings(pools, options) for line in _set(setting, statements)]
@@ -116,11 +117,11 @@ def merge_gres_conf(
 
     ``slurm_conf``: the site's, which has their names. Raises MergeRefused.
     """
-    texts = {path: unmerge(text) for path, text in files.items()}
+    texts = unmerge_files(files)
     main = next(iter(texts))
     statements = list(_read(main, texts))
     lines = gres_conf_lines(pools, options).splitlines()
-    conf = {path: unmerge(text) for path, text in slurm_conf.items()}
+    conf = unmerge_files(slurm_conf)
     own = _own_nodes(list(_read(next(iter(conf)), conf)), pools)
     for statement in statements if lines and own else ():
         if statement.kind in ("name", "autodetect") and "nodename" not in statement.pairs:
@@ -130,20 +131,37 @@ def merge_gres_conf(
 
 
 def unmerge(text: str) -> str:
-    """The text as it was before a merge, with what was changed since elsewhere."""
+    """The text as it was before a merge, with what was changed since elsewhere.
+
+    Raises MergeRefused where BEGIN or END was taken away: nothing else tells burstd's lines from the site's.
+    """
     found: list[str] = []
     inside = False
     for line in _lines(text):
         bare = line.rstrip("\n")
-        if bare in (BEGIN, BEGIN_UNENDED):
-            inside = True
+        begins = bare in (BEGIN, BEGIN_UNENDED)
+        if begins or bare == END:
+            if begins == inside:
+                raise MergeRefused(_UNPAIRED)
+            inside = begins
             if bare == BEGIN_UNENDED and found:
                 found[-1] = found[-1].removesuffix("\n")
-        elif inside:
-            inside = bare != END
-        elif not bare.endswith(NEW):
+        elif not inside and not bare.endswith(NEW):
             found.append(line.removeprefix(WAS))
+    if inside:
+        raise MergeRefused(_UNPAIRED)
     return "".join(found)
+
+
+def unmerge_files(files: Mapping[Path, str]) -> dict[Path, str]:
+    """The same of each. Raises MergeRefused with the file's name."""
+    texts = {}
+    for path, text in files.items():
+        try:
+            texts[path] = unmerge(text)
+        except MergeRefused as error:
+            raise MergeRefused(f"{path}: {error}") from None
+    return texts
 
 
 def _lines(text: str) -> list[str]:

@@ -1,0 +1,116 @@
+"""burstctl uninit, and an init that fails: what must not be lost, and what must not be left. It runs in tests/docs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from burstd.cli.main import app
+from burstd.cli.output import ConsoleOutput
+from burstd.cli.setup import commands, journal, steps
+from burstd.cli.setup.head import SetupRefused
+from burstd.cli.setup.journal import Journal
+from burstd.db import Store
+from burstd.domain.claim import ClaimState
+from burstd.slurm.config.merge import BEGIN, END
+from tests.db.samples import ManualClock, planned
+from tests.db.test_volumes import created
+
+SITE = "ClusterName=site\nNodeName=n1\n"
+MERGED = f"ClusterName=site\n{BEGIN}\nNodeName=burst-cpu1\n{END}\nNodeName=n1\n"
+
+
+@pytest.fixture
+def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A head without systemd and Slurm: its /etc/burstd, with burstd.toml, and a record beside it."""
+    settings = tmp_path / "burstd.toml"
+    settings.write_text(f'cluster = "lab"\n[daemon]\nstate_dir = "{tmp_path}"\n', encoding="utf-8")
+    monkeypatch.setattr(journal, "JOURNAL", tmp_path / "init.json")
+    for module in (steps, commands):
+        monkeypatch.setattr(module, "SETTINGS", settings)
+        monkeypatch.setattr(module, "systemctl", lambda *_, **__: None)
+    monkeypatch.setattr(steps, "OLD_SETTINGS", tmp_path / "burstd.toml.old")
+    monkeypatch.setattr(steps, "restart_slurmctld", lambda _: None)
+    monkeypatch.setattr(steps, "controller_up", lambda: True)
+    monkeypatch.setattr(steps, "_LEFT_BY_BURSTD", ())
+    monkeypatch.setattr(commands, "require_root", lambda: None)
+    with Store.open(tmp_path / "burstd.db", ManualClock()):
+        pass
+    return tmp_path
+
+
+def uninit(*words: str) -> tuple[int, str]:
+    """Exit code and what was said, of a daemon that does not run."""
+    done = CliRunner().invoke(app, ["--socket", "/nowhere/control.sock", "uninit", "--yes", *words])
+    return done.exit_code, done.output
+
+
+def test_a_record_with_machines_is_not_purged_while_burstd_does_not_run(etc: Path) -> None:
+    with Store.open(etc / "burstd.db", ManualClock()) as store:
+        store.adopt_claim(replace(planned(), state=ClaimState.BOOTING, instance_id="i-17"))
+    assert uninit("--purge") == (
+        1,
+        (
+            "burstctl: burstd does not answer, and nobody ends these machines then:\n  gpu001: sandbox i-17, booting\n"
+            "start it first: systemctl start burstd.\n"
+        ),
+    )
+
+
+def test_a_record_with_volumes_is_not_purged(etc: Path) -> None:
+    with Store.open(etc / "burstd.db", ManualClock()) as store:
+        created(store, ManualClock())
+    assert uninit("--purge") == (
+        1,
+        (
+            "burstctl: --purge removes the record, and these cost money then until somebody finds them:\n"
+            "  volume corpus of ann: north d-1\nremove them with 'burstctl volume remove', or leave --purge out.\n"
+        ),
+    )
+
+
+def test_an_empty_record_is_purged_and_one_that_cannot_be_read_is_not(etc: Path) -> None:
+    assert uninit("--purge") == (0, "burstd is out of Slurm.\n")
+    (etc / "burstd.db").write_bytes(b"no database")
+    code, said = uninit("--purge")
+    assert (code, said.partition(":")[2].partition(":")[0]) == (1, " whether machines are left is not known")
+
+
+def test_a_failed_init_does_not_leave_its_machines(etc: Path) -> None:
+    unfinished = Journal(units=["burstd.socket", "burstd.service"])
+    unfinished.save()
+    with Store.open(etc / "burstd.db", ManualClock()) as store:
+        store.make_claims([planned()])
+    assert uninit()[0] == 1
+    assert Journal.load() == unfinished
+    replace(unfinished, units=["burstd.socket"]).save()  # burstd was never started
+    assert uninit() == (0, "burstd is out of Slurm.\n")
+
+
+def test_what_was_there_before_a_failed_init_comes_back(etc: Path) -> None:
+    settings, conf, drop_in = etc / "burstd.toml", etc / "slurm.conf", etc / "burstd.service.d" / "slurm-user.conf"
+    before = settings.read_text(encoding="utf-8")
+    conf.write_text(MERGED, encoding="utf-8")
+    failed = Journal(merged=[str(conf)], created=[str(drop_in)])
+    steps.Steps(failed, None, ConsoleOutput()).replace_settings("new\n")  # type: ignore[arg-type]
+    drop_in.parent.mkdir()
+    drop_in.touch()
+    (drop_in.parent / "override.conf").touch()  # the administrator's
+    steps.undo(failed, ConsoleOutput())
+    assert (settings.read_text(encoding="utf-8"), conf.read_text(encoding="utf-8")) == (before, SITE)
+    assert [path.name for path in drop_in.parent.iterdir()] == ["override.conf"]
+    assert Journal.load() is None
+
+
+def test_a_slurm_conf_without_the_end_of_burstd_s_lines_stays_as_it_is(etc: Path) -> None:
+    conf = etc / "slurm.conf"
+    conf.write_text(MERGED.replace(END, ""), encoding="utf-8")
+    done = Journal(finished=True, merged=[str(conf)])
+    done.save()
+    with pytest.raises(SetupRefused, match=f"{conf}: burstd's lines stand between"):
+        steps.undo(done, ConsoleOutput())
+    assert conf.read_text(encoding="utf-8") == MERGED.replace(END, "")
+    assert Journal.load() == done
