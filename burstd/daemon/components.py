@@ -31,7 +31,7 @@ from burstd.runtime.wake import Wake
 from burstd.runtime.workers import ThreadWorkers
 from burstd.settings import Settings
 from burstd.settings.check_programs import read_check_programs
-from burstd.slurm.commands.controller import read_slurmd_conf
+from burstd.slurm.commands.controller import SlurmdConfReader
 from burstd.slurm.commands.run import CommandRunner, SlurmCommands, run_locally
 from burstd.slurm.config.check import gpu_memory_faults
 from burstd.slurm.pyslurm_scheduler import open_scheduler
@@ -82,7 +82,7 @@ def node_validator(
     validator = SlurmNodeValidator(
         site(settings), slurm_version=slurm.version, wall=clock.wall, shells=shells, consoles=consoles,
         slurm_faults=lambda pool: gpu_memory_faults(pool, commands(settings)),
-        slurmd_conf=lambda: read_slurmd_conf(commands(settings)),
+        slurmd_conf=SlurmdConfReader(commands(settings), clock.now),
     )  # fmt: skip
     validator.reference = Reference.from_record(store.metadata(REFERENCE_KEY))
     return validator

@@ -112,7 +112,7 @@ def test_root_s_environment_stays_out_of_the_job(monkeypatch: pytest.MonkeyPatch
     runuser = tmp_path / "runuser"
     runuser.write_text('#!/bin/sh\nshift 3\nexec "$@"\n', encoding="utf-8")
     runuser.chmod(0o755)
-    monkeypatch.setattr(deep.shutil, "which", lambda _: str(runuser))
+    monkeypatch.setattr("shutil.which", lambda _: str(runuser))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm/other.conf")
     user = pwd.struct_passwd(("ada", "x", 3001, 3001, "", str(tmp_path), "/bin/sh"))

@@ -10,12 +10,13 @@ from typing import cast
 import pytest
 
 from burstd.domain.cloud.offer import Pool
+from burstd.domain.errors import SchedulerUnavailable
 from burstd.domain.project import Project
 from burstd.domain.slurm.node import Node
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.slurm.slurmd_conf import SlurmdConf
 from burstd.settings import build_pools, load_settings
-from burstd.slurm.commands.controller import parse_config, slurmd_conf
+from burstd.slurm.commands.controller import KEPT_S, SlurmdConfReader, parse_config, slurmd_conf
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.config.check import RunningSlurm, compare_slurm_conf, gpu_memory_faults
 from burstd.slurm.config.render import SlurmConfOptions, gres_conf_lines, slurm_conf_fragment
@@ -582,3 +583,24 @@ def test_a_short_name_of_slurmctld_is_named() -> None:
 )
 def test_what_slurm_conf_asks_of_nodes(config: str, ports: tuple[str, ...], prologs: dict[str, str]) -> None:
     assert slurmd_conf(parse_config(config)) == SlurmdConf(ports, prologs)
+
+
+def test_slurmctld_is_not_asked_anew_for_each_machine() -> None:
+    now, asked, says = [0.0], [0], "SlurmctldHost[0] = head\n"
+
+    def run(*_: object) -> str:
+        asked[0] += 1
+        if not says:
+            raise SchedulerUnavailable("slurmctld is down")
+        return says
+
+    read = SlurmdConfReader(cast("SlurmCommands", run), lambda: now[0])
+    head = SlurmdConf(("head:6817",))
+    assert [read() for _ in range(5)] == [head] * 5
+    assert asked == [1]
+    now[0], says = KEPT_S, ""
+    with pytest.raises(SchedulerUnavailable):
+        read()
+    assert (read(), asked) == (head, [2])
+    now[0], says = 2 * KEPT_S, "SlurmctldHost[0] = spare\n"
+    assert read() == SlurmdConf(("spare:6817",))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ _LINE = re.compile(r"^(\w[\w-]*(?:\[\d+\])?)\s*=\s?(.*)$", re.MULTILINE)
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _HOST = re.compile(r"(?P<name>[^\s()]+)(?:\((?P<address>[^\s()]*)\))?")
 _PROLOG = re.compile(r"(Prolog|Epilog|TaskProlog)(?:\[\d+\])?")
+KEPT_S = 10.0
+"""For which an answer counts: machines that boot are looked at twice a second each."""
 _UID = re.compile(r".*\((\d+)\)$")
 
 
@@ -64,9 +67,24 @@ def slurmd_conf(config: Mapping[str, str]) -> SlurmdConf:
     return SlurmdConf(tuple(f"{address or name}:{port}" for name, address in controller_hosts(config).items()), prologs)
 
 
-def read_slurmd_conf(commands: SlurmCommands) -> SlurmdConf:
-    """Asks slurmctld. Raises SchedulerUnavailable, SchedulerRefused."""
-    return slurmd_conf(parse_config(commands("scontrol", "show", "config")))
+class SlurmdConfReader:
+    """Asks slurmctld once in KEPT_S, however many machines are validated meanwhile; from any thread."""
+
+    def __init__(self, commands: SlurmCommands, now: Callable[[], float]) -> None:
+        """``now``: seconds."""
+        self._commands = commands
+        self._now = now
+        self._lock = threading.Lock()
+        self._conf = SlurmdConf()
+        self._asked_at = float("-inf")
+
+    def __call__(self) -> SlurmdConf:
+        """What it said last. Raises SchedulerUnavailable, SchedulerRefused where it was asked now, and did not say."""
+        with self._lock:
+            if self._now() - self._asked_at >= KEPT_S:
+                self._asked_at = self._now()
+                self._conf = slurmd_conf(parse_config(self._commands("scontrol", "show", "config")))
+            return self._conf
 
 
 def read_slurmctld_start(commands: SlurmCommands) -> float:
