@@ -52,7 +52,7 @@ def test_an_index_that_cannot_be_used_is_an_alarm(tmp_path: Path, store: str) ->
         f'[staging]\nstore = "near"\n[staging.stores.near]\n{store.format(folder=tmp_path / "store")}'
     )
     index = ContentIndex(path)
-    index.record_put("near", "in", {KEY: 5})
+    index.record_put("near", "in", {KEY: 5, "cd" * 32: 7})
     index.add_tree("near", TREE, [KEY], uid=4242, account="phys")
     index.close()
     chosen = resolve_plugins(settings, PluginRegistry.installed(), check_files=False).stores["near"]
@@ -82,7 +82,8 @@ def test_an_index_that_cannot_be_used_is_an_alarm(tmp_path: Path, store: str) ->
             db.execute("alter table away rename to trees")
         others = service.execute_command(Evict("unneeded", "", "user:bob", owner="bob"))
         assert (others.text, others.changed) == ("0 trees leave the store", False)
-        assert service.execute_command(Evict("user", "4242", "ada")).text == "1 trees leave the store"
+        own = service.execute_command(Evict("user", "4242", "user:4242", owner="4242"))
+        assert own.text == "1 trees leave the store"
         while any("cannot be used" in text for text in service.alarms()):
             assert wake.wait(20)
             wake.clear()
@@ -97,6 +98,10 @@ def test_an_index_that_cannot_be_used_is_an_alarm(tmp_path: Path, store: str) ->
         assert [text for text in service.alarms() if "is held" in text] == [
             "the data of job 8 (ann) is held: gone; repair this and run 'burstctl stage retry 8'"
         ], "what its owner has to mend needs no administrator"
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("select count(*) from trees").fetchall() == [(0,)]
+        there = 2 if store is DISK else 0  # a store that has no node yet has nothing
+        assert db.execute("select count(*) from objects").fetchall() == [(there,)], "what came lately may be of others"
 
 
 class SleepingStager(MemoryStager):

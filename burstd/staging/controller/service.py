@@ -36,6 +36,7 @@ from burstd.staging.controller.hook_queue import HookQueue
 from burstd.staging.controller.job_runs import ACTIVE_STATES, QUEUED_STATES
 from burstd.staging.controller.tasks import MeterReading
 from burstd.staging.movement.garbage_collection import (
+    ORPHAN_GRACE_S,
     GarbageCollectionRules,
     GarbageCollector,
     SweepResult,
@@ -544,8 +545,11 @@ class StagingService:
         in_use = needed_digests(trees, live, now, self._clock_offset())
         evicted = [known for known in chosen if known.tree.digest not in in_use]
 
+        # What lately came into the store may be of others, who would have to send it again.
+        unused_s = ORPHAN_GRACE_S if command.owner else 0.0
+
         def remove() -> UsageCounts:
-            self._garbage_collector.evict(evicted)
+            self._garbage_collector.evict(evicted, unused_s=unused_s)
             return count_usage(self._index)
 
         def done(result: UsageCounts | Exception) -> None:
