@@ -21,7 +21,7 @@ from burstd.planner.lifecycle import output_retention
 from burstd.planner.lifecycle.adoption import foreign_alarms
 from burstd.planner.lifecycle.listing import listing_alarms, termination_alarms
 from burstd.planner.lifecycle.spot_notices import own_node_alarms
-from burstd.planner.offers.unfilled import unfilled_pool_alarms
+from burstd.planner.offers.unfilled import UnfilledPools
 from burstd.planner.projects.capacity import capacity_alarms
 from burstd.planner.staging.affordable_inputs import jobs_with_affordable_input
 from burstd.planner.staging.input_deadlines import updated_boot_durations
@@ -65,6 +65,7 @@ class QuarantiningDecider:
         """Where the next decision goes on from."""
         self._config = config
         self._decider = Decider()
+        self._unfilled = UnfilledPools()
 
     def decide(self, snapshot: Snapshot) -> tuple[Snapshot, DecisionResult]:
         """The decision, and the snapshot that it is made from: without what burstd fails on."""
@@ -112,7 +113,7 @@ class QuarantiningDecider:
         alarms += [f"machines at {p} cannot be looked after: put [providers.{p}] back" for p in ownerless]
         alarms += listing_alarms(snapshot, tuning.boot_timeout_s, tuning.output_retention_s)
         alarms += termination_alarms(snapshot)
-        alarms += unfilled_pool_alarms(snapshot, plan.target)
+        alarms += self._unfilled.alarms(snapshot, plan.target)
         alarms += foreign_alarms(snapshot)
         alarms += storage_node_alarms(snapshot)
         alarms += capacity_alarms(snapshot)

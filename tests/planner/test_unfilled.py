@@ -10,7 +10,7 @@ from burstd.domain.cloud.offer import Hardware, Offer, OfferRule, Pool
 from burstd.domain.plugins.policy import Target
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.domain.snapshot import CloudView, Unavailable
-from burstd.planner.offers.unfilled import unfilled_pool_alarms, unfilled_rules
+from burstd.planner.offers.unfilled import UnfilledPools, unfilled_rules
 from burstd.planner.policy_chain import make_target
 
 from .worlds import make_snapshot, offer, pool
@@ -101,7 +101,7 @@ def test_rules_that_can_be_used_are_not_named() -> None:
 def alarms(rules: tuple[OfferRule, ...], sky: tuple[Offer, ...] | Unavailable, *, fresh: bool = True) -> list[str]:
     snapshot = make_snapshot(pools=(gpu(*rules),))
     snapshot = replace(snapshot, clouds={"sky": CloudView(sky, ())} | ({"sea": CloudView((), ())} if fresh else {}))
-    return unfilled_pool_alarms(snapshot, make_target(snapshot, ()))
+    return UnfilledPools().alarms(snapshot, make_target(snapshot, ()))
 
 
 def test_an_alarm_is_of_pools_that_stay_empty_whose_clouds_have_all_been_read() -> None:
@@ -116,4 +116,14 @@ def test_an_alarm_is_of_pools_that_stay_empty_whose_clouds_have_all_been_read() 
     assert alarms((typo,), Unavailable("auth", 0.0)) == []
     assert alarms((typo, OfferRule("sky")), CATALOG) == []
     behind_a_breaker = make_snapshot(pools=(gpu(OfferRule("sky")),), offers=CATALOG)
-    assert unfilled_pool_alarms(behind_a_breaker, Target()) == []
+    assert UnfilledPools().alarms(behind_a_breaker, Target()) == []
+
+
+def test_what_is_said_of_a_pool_follows_its_rules_and_its_offers() -> None:
+    one, typo, right = UnfilledPools(), gpu(OfferRule("sky", ("g5.4xlrge",))), gpu(OfferRule("sky", ("g5.4xlarge",)))
+
+    def said(rules: Pool, offers: tuple[Offer, ...]) -> int:
+        return len(one.alarms(make_snapshot(pools=(rules,), offers=offers), Target()))
+
+    assert [said(typo, CATALOG), said(typo, CATALOG), said(right, CATALOG)] == [1, 1, 0]
+    assert [said(right, CATALOG[1:]), said(right, CATALOG), said(typo, CATALOG)] == [1, 0, 1]

@@ -53,16 +53,37 @@ def unfilled_rules(pools: Iterable[Pool], catalogs: Mapping[str, Sequence[Offer]
     return found
 
 
-def unfilled_pool_alarms(snapshot: Snapshot, target: Target) -> list[str]:
-    """One for each pool for which no machine can be launched as the settings are, all of its clouds' offers read."""
-    catalogs = {n: c.offers for n, c in snapshot.clouds.items() if not isinstance(c.offers, Unavailable)}
-    # With thousands of offers it takes long to look at all; most pools have some that can be used.
-    unsure = [pool for name, pool in snapshot.pools.items() if not target.offers.get(name)]
-    first = {rule.pool: rule for rule in reversed(unfilled_rules(unsure, catalogs)) if rule.pool_is_empty}
-    return [
-        f"no machine can be launched for pool {name}: {r.key}: wanted {r.wanted}, found {r.found}: {r.remedy}"
-        for name, r in sorted(first.items())
-    ]
+class UnfilledPools:
+    """The alarms of pools for which no machine can be launched.
+
+    It takes tens of milliseconds to look at thousands of offers, so what it says of a pool is kept for as long as the
+    pool and its clouds' offers stay the same.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[object, str]] = {}
+        """By pool what it was made from, and the alarm; empty: none."""
+
+    def alarms(self, snapshot: Snapshot, target: Target) -> list[str]:
+        """One for each pool that stays empty as the settings are, all of its clouds' offers read."""
+        catalogs = {n: c.offers for n, c in snapshot.clouds.items() if not isinstance(c.offers, Unavailable)}
+        # Most pools have offers that can be used now.
+        unsure = [name for name in sorted(snapshot.pools) if not target.offers.get(name)]
+        return [alarm for name in unsure if (alarm := self._alarm(snapshot.pools[name], catalogs))]
+
+    def _alarm(self, pool: Pool, catalogs: Mapping[str, Sequence[Offer]]) -> str:
+        made_from = pool, [catalogs.get(rule.provider) for rule in pool.rules]
+        if pool.name not in self._known or self._known[pool.name][0] != made_from:
+            found = next((rule for rule in unfilled_rules([pool], catalogs) if rule.pool_is_empty), None)
+            self._known[pool.name] = made_from, _alarm_text(found) if found is not None else ""
+        return self._known[pool.name][1]
+
+
+def _alarm_text(rule: UnfilledRule) -> str:
+    return (
+        f"no machine can be launched for pool {rule.pool}: {rule.key}: wanted {rule.wanted}, found {rule.found}: "
+        f"{rule.remedy}"
+    )
 
 
 def _faults(pool: Pool, position: int, catalog: Sequence[Offer]) -> Iterator[tuple[str, str, str]]:
