@@ -17,13 +17,14 @@ from typing import Any
 import structlog
 
 from burstd.api.auth import Caller, base_job_id
-from burstd.api.backend import Backend
+from burstd.api.backend import SLICE, Backend
 from burstd.api.dependencies import ApiError, require_latest_loop
 from burstd.api.job_connections.server import JobConnection
 from burstd.api.routers.jobs import AnnotatedQueue, annotated_queue
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.domain.plan import Plan
 from burstd.domain.slurm.job import ENDED_STATES, RUNNING_STATES, Job
-from burstd.domain.snapshot import SlurmView, Unavailable
+from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
 from burstd.planner.demand.demand import has_task
 from burstd.slurm.commands.accounting import AccountedJob
 from burstd.slurm.commands.job_facts import JobFacts
@@ -60,7 +61,11 @@ class WaitService:
     def serve(self, request: Mapping[str, Any], caller: Caller, client: JobConnection) -> None:
         """Tells of each job until all have ended, or run."""
         jobs = request.get("jobs")
-        if not isinstance(jobs, list) or not 1 <= len(jobs) <= MAX_JOBS or not all(isinstance(j, str) for j in jobs):
+        if (
+            not isinstance(jobs, list)
+            or not 1 <= len(jobs) <= MAX_JOBS
+            or not all(isinstance(j, str) and j for j in jobs)
+        ):
             raise ApiError(422, f"Name 1 to {MAX_JOBS} jobs.")
         until_start = request.get("start") is True
         left = [_Watched(job_id) for job_id in dict.fromkeys(jobs)]
@@ -89,12 +94,13 @@ class WaitService:
 
     def _check(self, job: _Watched, caller: Caller, *, until_start: bool) -> None:
         """Looks at the last snapshot, and where the job is not in it, into Slurm. May be denied."""
-        slurm = require_latest_loop(self._backend)[0].slurm
-        if isinstance(slurm, Unavailable):
+        latest = require_latest_loop(self._backend)
+        if isinstance(slurm := latest[0].slurm, Unavailable):
             job.note(f"Slurm cannot be read: {slurm.error}")
             return
-        rows = [row for row in slurm.jobs if job.has(row)]
-        job.keep_ends(slurm)
+        queue = self._backend.once_per_loop(latest, _QueueById)
+        rows = job.rows(queue)
+        job.keep_ends(queue)
         _require_own(caller, job.id, {row.user for row in rows})
         if rows:
             if until_start and any(row.state in RUNNING_STATES for row in rows):
@@ -103,7 +109,7 @@ class WaitService:
                 job.note(_standing_text(job.id, rows, annotated_queue(self._backend)))
             return
         try:
-            ends = self._ends(job, slurm, caller)
+            ends = self._ends(job, queue, caller)
         except SchedulerUnavailable as error:
             job.note(f"Slurm cannot be read: {error}")
             return
@@ -111,9 +117,9 @@ class WaitService:
             parts = [{"id": id_, "state": state, "exit_code": code} for id_, (state, code) in sorted(ends.items())]
             job.finish({"ended": parts})
 
-    def _ends(self, job: _Watched, slurm: SlurmView, caller: Caller) -> Ends | None:
+    def _ends(self, job: _Watched, queue: _QueueById, caller: Caller) -> Ends | None:
         """How a job ended that is not in the queue; None: Slurm says that it is, it has just been submitted."""
-        last = max((row for row in slurm.ended if row.id == job.id), key=lambda row: row.end, default=None)
+        last = max((row for row in queue.ended(job.id) if row.id == job.id), key=lambda row: row.end, default=None)
         if last is not None and (base_job_id(job.id) != job.id or not (last.array_job_id or last.het_job_id)):
             _require_own(caller, job.id, {last.user})
             return {last.id: (last.state.value, last.exit_code)}
@@ -137,6 +143,33 @@ class WaitService:
         return ends
 
 
+class _QueueById:
+    """The queue of one snapshot, by each id by which a job may be asked for; shared by all that wait."""
+
+    def __init__(self, backend: Backend, loop: tuple[Snapshot, Plan]) -> None:
+        precedence, slurm = backend.precedence(), loop[0].slurm
+        jobs, ended = (slurm.jobs, slurm.ended) if isinstance(slurm, SlurmView) else ((), ())
+        self._rows: dict[str, Job] = {}
+        self._parts: dict[str, list[Job]] = {}
+        self._ended: dict[str, list[Job]] = {}
+        for row in precedence.slices(jobs, SLICE):
+            self._rows[row.id] = row
+            if (whole := row.array_job_id or row.het_job_id) and whole != row.id:
+                self._parts.setdefault(whole, []).append(row)
+        for row in precedence.slices(ended, SLICE):
+            for name in {row.id, base_job_id(row.id)}:
+                self._ended.setdefault(name, []).append(row)
+
+    def rows(self, job_id: str) -> list[Job]:
+        """Of the job, or of all parts of an array or het job."""
+        row = self._rows.get(job_id)
+        return [*([row] if row is not None else ()), *self._parts.get(job_id, ())]
+
+    def ended(self, job_id: str) -> Sequence[Job]:
+        """The same of those that are over, as long as slurmctld knows them."""
+        return self._ended.get(job_id, ())
+
+
 class _Watched:
     def __init__(self, job_id: str) -> None:
         self.id = job_id
@@ -146,21 +179,22 @@ class _Watched:
         self.news: list[dict[str, Any]] = []
         self._noted = ""
 
-    def has(self, row: Job) -> bool:
-        """Whether the row of the queue is this job, a part of it, or has it."""
+    def rows(self, queue: _QueueById) -> list[Job]:
+        """The rows of the queue that are this job, a part of it, or have it."""
         number, _, task = self.id.partition("_")
-        return (
-            self.id in (row.id, row.array_job_id, row.het_job_id, base_job_id(row.id))
-            or (bool(task) and row.id == number and has_task(row.array_tasks, task))
-        )  # fmt: skip
+        of_array = queue.rows(number) if task else ()
+        return [
+            *queue.rows(self.id),
+            *(row for row in of_array if row.id == number and has_task(row.array_tasks, task)),
+        ]
 
     def names(self, part_id: str) -> bool:
         """Whether this is the id of the job, or of a part of it."""
         return self.id in (part_id, base_job_id(part_id))
 
-    def keep_ends(self, slurm: SlurmView) -> None:
+    def keep_ends(self, queue: _QueueById) -> None:
         """Notes which parts are over; slurmctld forgets them before the last one ends."""
-        own = (row for row in slurm.ended if self.names(row.id) and not row.array_tasks)
+        own = (row for row in queue.ended(self.id) if not row.array_tasks)
         self.ends |= {row.id: (row.state.value, row.exit_code) for row in own}
 
     def note(self, text: str) -> None:
