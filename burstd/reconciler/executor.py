@@ -7,7 +7,7 @@ A step that Slurm does not answer is left: the next loop plans it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import groupby
 from typing import TypeVar
 
@@ -345,8 +345,11 @@ class Executor:
 
         def work() -> str:
             watch = provider.watch_script() if claim.offer.spot and isinstance(provider, NoticeWatch) else ""
-            # Before it may be started anew.
-            fault = self._context.validator.registration_fault(claim) if started_before else ""
+            fault = ""
+            if started_before:
+                # Before it may be started anew, which a log that cannot be read does not keep it from.
+                with suppress(NodeNotReady):
+                    fault = self._context.validator.registration_fault(claim)
             self._context.validator.start_slurmd(claim, pool, watch)
             return fault
 

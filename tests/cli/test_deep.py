@@ -82,7 +82,7 @@ def test_a_trial_that_fails_says_why(
     output: str,
     says: str,
 ) -> None:
-    one = trial(monkeypatch, Daemon(*details), lambda words: (0, output if words[0] == "cat" else "", ""))
+    one = trial(monkeypatch, Daemon(*details), lambda words: (0, output if words[0] == "head" else "", ""))
 
     def run() -> None:
         one.follow("5")

@@ -13,6 +13,7 @@ from burstd.domain.billing.use import Kind
 from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import FabricTest
 from burstd.domain.plugins.provider import Idempotency
+from burstd.domain.plugins.shell import CommandTimedOut
 from burstd.domain.slurm.job import JobState
 from tests.crash.faults import Crash
 from tests.crash.workers import Delay
@@ -540,6 +541,28 @@ def test_a_slurmd_that_slurmctld_does_not_take_says_why(world: World) -> None:
     reasons = {event.reason for event in world.store.events(limit=1000) if event.new == ClaimState.FAILED.value}
     assert reasons == {"Slurm did not see the node within 60 s; last: slurmd runs, and slurmctld does not answer it"}
     running(world, job)
+    ends_well(world, job)
+
+
+def test_a_log_that_cannot_be_read_keeps_no_slurmd_from_its_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def hang(_: SimValidator, claim: Claim) -> str:
+        asked.append(claim.id)
+        raise CommandTimedOut("journalctl has not ended within 20 s")
+
+    monkeypatch.setattr(SimValidator, "registration_fault", hang)
+    job = world.slurm.submit(JOB)
+    world.run_until(lambda: any(claim.address for claim in world.claims()), 60)
+    (claim,) = world.claims()
+    machine = world.machines.running_at(claim.address)
+    assert machine is not None
+    machine.registration_fault = "it is lost"
+    world.run_until(lambda: bool(asked), 60)
+    machine.registration_fault = ""
+    assert running(world, job).id == claim.id, world.report()
     ends_well(world, job)
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 OUTPUT_TIMEOUT_S = 30.0
+_OUTPUT_BYTES = "65536"
+"""Of the job's output that are read at most: the file is the user's."""
 _TRIES = 2
 """Machines that may fail one after the other before the check gives up."""
 _QUEUE_S = 120.0
@@ -146,7 +148,7 @@ class Trial:
         """The job's output lies in the user's home, and says that it ran as that user there."""
         file = f"slurm-{job}.out"
         deadline = time.monotonic() + OUTPUT_TIMEOUT_S
-        while _MARK not in (text := self._as_user("cat", file).stdout):
+        while _MARK not in (text := self._as_user("head", "-c", _OUTPUT_BYTES, file).stdout):
             if time.monotonic() > deadline:
                 home = self._user.pw_dir
                 self._fail(
