@@ -1,7 +1,8 @@
 """Runs that did not start on their node: what their jobs are told, and which machines are closed for it.
 
 A machine on which no job can start is drained with the cause as its reason, as one with a fault at work is
-(spot_notices.py): its jobs end, another machine takes its place, and its offer is not the next one tried.
+(spot_notices.py): its jobs end, another machine takes its place, and unless its disk was full its offer is not the next
+one tried.
 """
 
 from __future__ import annotations
