@@ -73,10 +73,25 @@ def test_a_record_with_volumes_is_not_purged(etc: Path) -> None:
 
 
 def test_an_empty_record_is_purged_and_one_that_cannot_be_read_is_not(etc: Path) -> None:
-    assert uninit("--purge") == (0, "burstd is out of Slurm.\n")
+    record = (etc / "burstd.db").read_bytes()
     (etc / "burstd.db").write_bytes(b"no database")
     code, said = uninit("--purge")
     assert (code, said.partition(":")[2].partition(":")[0]) == (1, " whether machines are left is not known")
+    (etc / "burstd.db").write_bytes(record)
+    assert uninit("--purge") == (
+        0, f"{etc} stays, with what you put there: burstd.db, burstd.db.lock\nburstd is out of Slurm.\n"
+    )  # fmt: skip
+
+
+def test_what_the_administrator_put_beside_the_settings_stays(etc: Path) -> None:
+    (etc / "policies").mkdir()
+    for name in ("aws.keys", "burstd.toml.old"):
+        (etc / name).touch()
+    code, said = uninit("--purge")
+    (line,) = (line for line in said.splitlines() if "stays" in line)
+    assert (code, line.partition(": ")[2].split(", ")) == (0, sorted(path.name for path in etc.iterdir()))
+    assert {"aws.keys", "burstd.db"} <= {path.name for path in etc.iterdir()}
+    assert not {"burstd.toml", "burstd.toml.old", "policies"} & {path.name for path in etc.iterdir()}
 
 
 def test_a_failed_init_does_not_leave_its_machines(etc: Path) -> None:

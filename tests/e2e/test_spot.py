@@ -144,11 +144,11 @@ def _every_slot_is_usable_again(site: Site) -> None:
 
 def test_a_hint_lets_the_job_end(site: Site) -> None:
     wait_all_gone(site)
-    job = site.submit("-p burst -c2 -t5", "until [ -e /tmp/end ]; do sleep 1; done")
+    job = site.submit("-p burst -c2 -t5", "until [ -e /run/end ]; do sleep 1; done")
     claim = running(site, job)
     site.cloud.recommend_rebalance(claim["instance"])
     site.wait(lambda: reason(site, claim["slot"]) == "burstd: rebalance hint", 15, "drained")
-    node_box(site, claim["slot"]).run(["touch", "/tmp/end"])
+    node_box(site, claim["slot"]).run(["touch", "/run/end"])
     site.wait_job(job, timeout_s=60)
     assert restarts(site, [job]) == {job: 0}
     wait_all_gone(site)

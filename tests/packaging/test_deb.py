@@ -150,5 +150,7 @@ def test_from_its_installation_to_its_purge(head: SystemdBox, tmp_path: Path) ->
 
     gone = apt("purge", "burstd")
     assert gone.returncode == 0, gone.stdout + gone.stderr
+    assert "/etc/burstd stays, with what you put there:\ntoken\n" in gone.stdout
+    sh("rm -r /etc/burstd")
     assert (set(sh(_LIST).splitlines()) - set(before.splitlines())) == set()
     assert sh("systemctl --plain --no-legend --all list-units 'burstd*'") == ""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import grp
+import os
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,7 @@ OLD_SETTINGS = SETTINGS.with_name("burstd.toml.old")
 BACKUP_SUFFIX = ".before-burstd"
 _LISTEN_TIMEOUT_S = 60.0
 _POLL_S = 0.2
-_LEFT_BY_BURSTD = ("/var/lib/burstd", "/var/spool/burstd", "/run/burstd", "/etc/burstd")
+_LEFT_BY_BURSTD = ("/var/lib/burstd", "/var/spool/burstd", "/run/burstd")
 
 
 class Steps:
@@ -195,6 +197,19 @@ def undo(journal: Journal, out: ConsoleOutput, *, purge: bool = False) -> None:
         _remove_units()
         for folder in _LEFT_BY_BURSTD:
             shutil.rmtree(folder, ignore_errors=True)
+        _remove_settings(out)
+
+
+def _remove_settings(out: ConsoleOutput) -> None:
+    """With their folder, unless the administrator has put more into it: policies, keys."""
+    for path in (SETTINGS, OLD_SETTINGS):
+        path.unlink(missing_ok=True)
+    for folder, _, _ in os.walk(SETTINGS.parent, topdown=False):
+        with suppress(OSError):
+            Path(folder).rmdir()
+    if SETTINGS.parent.exists():
+        names = sorted(path.name for path in SETTINGS.parent.iterdir())
+        out.line(f"{SETTINGS.parent} stays, with what you put there: {', '.join(names)}")
 
 
 def _remove_units() -> None:
