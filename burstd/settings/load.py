@@ -53,9 +53,7 @@ def load_settings(path: Path | str = DEFAULT_SETTINGS_PATH, *, check_files: bool
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        raise SettingsError(
-            source, [SettingsFault((), "there is no such file; copy the example that came with burstd")]
-        ) from None
+        raise SettingsError(source, [SettingsFault((), "there is no such file: 'burstctl init' writes one")]) from None
     except OSError as error:
         raise SettingsError(source, [SettingsFault((), f"cannot be read ({error.strerror})")]) from error
     mode = Path(path).stat().st_mode

@@ -105,6 +105,15 @@ def test_a_failed_init_does_not_leave_its_machines(etc: Path) -> None:
     assert uninit() == (0, "burstd is out of Slurm.\n")
 
 
+@pytest.mark.usefixtures("etc")
+def test_an_uninit_that_failed_after_burstd_had_ended_goes_on() -> None:
+    done = Journal(finished=True, units=["burstd.service"])
+    done.save()
+    assert uninit()[0] == 1
+    replace(done, emptied=True).save()
+    assert uninit() == (0, "burstd is out of Slurm.\n")
+
+
 def test_what_was_there_before_a_failed_init_comes_back(etc: Path) -> None:
     settings, conf, drop_in = etc / "burstd.toml", etc / "slurm.conf", etc / "burstd.service.d" / "slurm-user.conf"
     before = settings.read_text(encoding="utf-8")

@@ -375,7 +375,7 @@ def test_a_key_that_this_user_cannot_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"there is no such file; copy the example"):
+    with pytest.raises(SettingsError, match=r"there is no such file: 'burstctl init' writes one"):
         load_settings(tmp_path / "burstd.toml")
     with pytest.raises(SettingsError, match="cannot be read"):
         load_settings(tmp_path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -162,6 +163,8 @@ def _answers(
         nodes = nodes or typer.prompt("Most nodes at a time (0: all of the pools)", 0)
         budget = budget or typer.prompt("Most that a month may cost (empty: no budget)", "", show_default=False)
     amount, _, currency = budget.partition(" ")
+    if budget and not re.fullmatch(r"[0-9]+(\.[0-9]+)?", amount):
+        raise AnswerRefused(f"--budget {budget!r}: write an amount, or an amount and a currency: '500 USD'")
     return Answers(
         kind, values, image or ("node" if kind == "sandbox" else ""),
         chosen or SANDBOX_POOLS, partition, TREES if trees else {}, nodes, amount, currency or "EUR",
@@ -303,8 +306,13 @@ def _stop_burstd(burstd: ApiClient, journal: Journal | None, out: ConsoleOutput,
             "--purge removes the record, and these cost money then until somebody finds them:"
             f"{_listed(left.volumes)}\nremove them with 'burstctl volume remove', or leave --purge out"
         )
-    if (journal is not None and journal.finished) or _answers_status(burstd):
+    if (journal is not None and journal.finished and not journal.emptied) or _answers_status(burstd):
         _end_machines(burstd, () if journal is None else journal.partitions, out)
+        if journal is not None:
+            journal.emptied = True
+            journal.save()
+        systemctl("disable", "--now", *reversed(_SERVICES), check=False)
+        subprocess.run(["scontrol", "delete", "reservationname=burstd"], check=False, capture_output=True)
     elif left.machines and (journal is None or "burstd.service" in journal.units):
         raise SetupRefused(
             f"burstd does not answer, and nobody ends these machines then:{_listed(left.machines)}\n"
@@ -353,5 +361,3 @@ def _end_machines(burstd: ApiClient, partitions: Sequence[str], out: ConsoleOutp
             f"burstd does not answer, and machines may be running that nobody ends then: start it first "
             f"({str(error).partition(chr(10))[0]})"
         ) from None
-    systemctl("disable", "--now", *reversed(_SERVICES), check=False)
-    subprocess.run(["scontrol", "delete", "reservationname=burstd"], check=False, capture_output=True)

@@ -35,6 +35,8 @@ class Journal:
     """Those that were made for burstd's nodes alone."""
     old_settings: bool = False
     """There was a burstd.toml, and it was put aside."""
+    emptied: bool = False
+    """uninit found no machine left: burstd is not asked again, which may be gone by then."""
 
     @classmethod
     def load(cls) -> Journal | None:

@@ -74,6 +74,8 @@ class ClaimProgress:
         """Takes a step of this state. One that the table does not have came too late and is dropped."""
         self.enter(state)
         if step in STEPS.get(state, {}).get(self.step, ()):
+            if step is not self.step:
+                self.last_error = self.last_cause = ""
             self.step = step
 
     def enter(self, state: S) -> None:
