@@ -8,10 +8,13 @@ import json
 import os
 import pwd
 import secrets
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
+from providers.openshift.settings import SLURM_CONF
 from providers.sandbox.boxes.errors import NetworkFailed, SandboxError
 from providers.sandbox.boxes.images.rootfs import ensure_rootfs, rootfs_key
 from providers.sandbox.boxes.lab import Lab
@@ -28,6 +31,8 @@ _SLURMD = {(22, 5): "bookworm", (24, 11): "trixie", (26, 5): "forky"}
 _RELEASES = ((22, 5), (23, 2), (23, 11), (24, 5), (24, 11), (25, 5), (25, 11), (26, 5))
 """Of Slurm, in order; slurmctld takes a slurmd that is two older."""
 _PEOPLE = range(1000, 60000)
+_LEFT_OUT = ("Prolog", "Epilog", "TaskProlog", "TaskEpilog", "HealthCheckProgram")
+"""Programs of slurm.conf that the machines do not have, as they have nothing of what these look after."""
 
 _TOML = """\
 # The sandbox's own settings, written by 'burstctl init'.
@@ -130,7 +135,9 @@ def set_up(trial: Trial, slurm_gid: int, progress: Callable[[str], None]) -> Non
     image = STATE / "image"
     (image / "etc").mkdir(parents=True, exist_ok=True)
     STATE.chmod(0o700)
-    for directory in (image, image / "etc"):
+    (image / "burstd").mkdir(exist_ok=True)
+    _write(image / "burstd" / "start.sh", start_script(), 0o644)
+    for directory in (image, image / "etc", image / "burstd"):
         directory.chmod(0o755)  # as the machines see their own
     for name, lines in (("passwd", _people_lines()), ("group", _group_lines())):
         _write(image / "etc" / name, (rootfs / "etc" / name).read_text(encoding="utf-8") + "".join(lines), 0o644)
@@ -142,6 +149,13 @@ def set_up(trial: Trial, slurm_gid: int, progress: Callable[[str], None]) -> Non
     _write(CONFIG, text, 0o644)
     if not TOKEN.exists():
         _write(TOKEN, secrets.token_urlsafe(24) + "\n", 0o640, slurm_gid)
+
+
+def start_script() -> str:
+    """Starts slurmd in a machine, which has no cgroups, whatever the site's slurm.conf has: as in a pod."""
+    lines = [*SLURM_CONF, *(f"{name}=/bin/true" for name in _LEFT_OUT), "SlurmdLogFile=/var/log/slurm/slurmd.log"]
+    pods = files("providers.openshift").joinpath("scripts", "start.sh").read_text(encoding="utf-8")
+    return f"BURSTD_SLURM_CONF={shlex.quote(chr(10).join(lines))}\n{pods}"
 
 
 def take_down(*, cache: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from burstd.cli.setup import commands
 from burstd.cli.setup.answers import SANDBOX_POOLS, AnswerRefused, Answers, Site, parse_key, parse_pool, settings_text
 from burstd.cli.setup.head import Head, drop_ins
 from burstd.cli.setup.journal import back_up, read_text, write_whole
@@ -18,7 +19,7 @@ from burstd.settings import build_pools
 from burstd.settings.load import parse_settings
 from burstd.slurm.hostlist import expand
 from providers.sandbox.boxes.errors import SandboxError
-from providers.sandbox.trial import free_subnet, suite_for
+from providers.sandbox.trial import free_subnet, start_script, suite_for
 
 SITE = Site("site", "/opt/burstd/bin", "10.0.0.5", ["main"], ["slurm"], ["echo '10.0.0.5 head' >>/etc/hosts"])
 
@@ -60,6 +61,12 @@ def test_answers_become_settings() -> None:
     assert not plain.mounts.trees
 
 
+@pytest.mark.parametrize("budget", ["much", "500EUR", "-5", "nan"])
+def test_a_budget_that_is_no_amount_is_refused(budget: str) -> None:
+    with pytest.raises(AnswerRefused, match=f"--budget '{budget}': write an amount, or an amount and a currency"):
+        commands._answers("sandbox", [], [], image="", partition="burst", trees=True, nodes=0, budget=budget, yes=True)
+
+
 def test_a_key_without_a_value_is_refused() -> None:
     with pytest.raises(AnswerRefused, match=r"--set 'region': write KEY=VALUE"):
         parse_key("region")
@@ -80,6 +87,21 @@ def test_the_machines_have_a_slurmd_that_slurmctld_takes(slurm: tuple[int, int],
 def test_for_another_slurm_there_is_no_sandbox(slurm: tuple[int, int]) -> None:
     with pytest.raises(SandboxError, match="no Debian release has a slurmd for slurmctld"):
         suite_for(slurm)
+
+
+def test_the_sandboxs_slurmd_uses_no_cgroups_and_no_programs_of_the_site(tmp_path: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.write_text(start_script())
+    subprocess.run(["sh", "-n", script], check=True)
+    first = start_script().partition("\n# Starts slurmd in a pod")[0]
+    said = subprocess.run(
+        ["sh", "-c", f'{first}\necho "$BURSTD_SLURM_CONF"'], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.splitlines() == [
+        "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "JobAcctGatherType=jobacct_gather/linux",
+        "Prolog=/bin/true", "Epilog=/bin/true", "TaskProlog=/bin/true", "TaskEpilog=/bin/true",
+        "HealthCheckProgram=/bin/true", "SlurmdLogFile=/var/log/slurm/slurmd.log",
+    ]  # fmt: skip
 
 
 def test_the_sandbox_takes_a_network_that_is_not_in_use() -> None:

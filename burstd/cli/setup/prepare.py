@@ -66,7 +66,7 @@ def new_settings(head: Head, answers: Answers, address: str, *, replace_settings
         from providers.sandbox.trial import TOKEN
 
         answers = replace(answers, keys={"url": trial.url, "token_file": str(TOKEN), **answers.keys})
-        skip = [] if trial.exact else ["slurm"]
+        skip = ["prologs"] if trial.exact else ["prologs", "slurm"]
     server = address or (trial.gateway if trial is not None else _own_address())
     name, named = head.host
     known = [] if named else hosts_commands(server.partition(":")[0], name)

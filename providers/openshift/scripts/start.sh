@@ -83,6 +83,12 @@ while [ "$left" -gt 0 ]; do
     esac
 done
 
+# slurmd makes SlurmdSpoolDir, and no folder above it.
+fetch() {
+    slurmd -N "$name" --conf-server "$server" -G </dev/null >"$room/fetch.log" 2>&1 9>&- &
+    fetching=$!
+}
+
 # Prints the folder of the configuration: that of slurmctld, or the image's.
 source_of_conf() {
     if [ -z "$server" ]; then
@@ -90,8 +96,7 @@ source_of_conf() {
         return
     fi
     rm -f /run/slurm/conf
-    slurmd -N "$name" --conf-server "$server" -G </dev/null >"$room/fetch.log" 2>&1 9>&- &
-    fetching=$!
+    fetch
     tries=300
     until [ -e /run/slurm/conf/slurm.conf ]; do
         tries=$((tries - 1))
@@ -100,6 +105,11 @@ source_of_conf() {
             fail "slurmctld at $server wants nothing of uid $(id -u): a pod must run as root, or as SlurmUser's uid"
         fi
         if [ "$tries" -eq 0 ] || ! kill -0 "$fetching" 2>/dev/null; then
+            spool=$(sed -n 's/.*mkdir(\(\/[^)]*\)): No such file or directory.*/\1/p' "$room/fetch.log" | tail -n 1)
+            if [ -n "$spool" ] && [ ! -d "$spool" ] && mkdir -p "$spool"; then
+                fetch
+                continue
+            fi
             kill "$fetching" 2>/dev/null || true
             later "slurmctld at $server gives no configuration to uid $(id -u): $(why <"$room/fetch.log")"
         fi
