@@ -75,9 +75,10 @@ def _output_fault(own: Sequence[str]) -> LaunchFault | None:
         return LaunchFault(cause, "see slurmd's log on the node", Blame.JOB) if own else None
     quoted = _QUOTED_FILE.fullmatch(found[2])
     path, error = (quoted[1], quoted[2]) if quoted else found[2].rpartition(": ")[::2]
-    if error == _FULL:
-        return _FULL_DISK
     what = f"the job's {_FILES[found[1]]} {path[:_QUOTED]} cannot be opened there ({error[:_QUOTED]})"
+    if error == _FULL:
+        # The path may be in a tree that all nodes share: no machine in its place would be better.
+        return LaunchFault(what, "make room there, or let --output and --error name another directory", Blame.UNCLEAR)
     if error in _BROKEN:
         return LaunchFault(what, "its file system is broken there: see the mounts of the node", Blame.UNCLEAR)
     folder = path.rpartition("/")[0][:_QUOTED] or "/"

@@ -83,6 +83,15 @@ def test_an_empty_record_is_purged_and_one_that_cannot_be_read_is_not(etc: Path)
     )  # fmt: skip
 
 
+def test_two_do_not_work_at_once(etc: Path) -> None:
+    with journal.only_one():
+        assert uninit("--purge") == (
+            1, "burstctl: another 'burstctl init' or 'burstctl uninit' is at work here; wait for its end.\n"
+        )  # fmt: skip
+    assert (etc / "burstd.toml").exists()
+    assert uninit("--purge")[0] == 0
+
+
 def test_what_the_administrator_put_beside_the_settings_stays(etc: Path) -> None:
     (etc / "policies").mkdir()
     for name in ("aws.keys", "burstd.toml.old"):

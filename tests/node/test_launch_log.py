@@ -42,7 +42,14 @@ def output(path: str, error: str, folder: str) -> LaunchFault:
             [LAUNCH, "[7.batch] error: Could not open stdout file /o: Permission denied", IO],
             output("/o", "Permission denied", "/"),
         ),
-        ([LAUNCH, "[7.batch] error: Could not open stderr file /tmp/o: No space left on device", IO], FULL),
+        # It may be in a tree of the site: no other machine has more room there.
+        (
+            [LAUNCH, "[7.batch] error: Could not open stderr file /home/o: No space left on device", IO],
+            LaunchFault(
+                "the job's error output /home/o cannot be opened there (No space left on device)",
+                "make room there, or let --output and --error name another directory", Blame.UNCLEAR,
+            ),
+        ),
         (
             [LAUNCH, "[7.batch] error: Could not open stderr file /home/o: Transport endpoint is not connected", IO],
             LaunchFault(

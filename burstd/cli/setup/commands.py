@@ -36,7 +36,7 @@ from burstd.cli.setup.head import (
     restart_slurmctld,
     systemctl,
 )
-from burstd.cli.setup.journal import Journal, read_text
+from burstd.cli.setup.journal import Journal, only_one, read_text
 from burstd.cli.setup.prepare import Wanted, kept_settings, new_settings
 from burstd.cli.setup.steps import SETTINGS, Steps, undo
 from burstd.domain.errors import BurstdError
@@ -93,21 +93,23 @@ def init(
     out = ConsoleOutput()
     try:
         require_root()
-        _undo_unfinished(burstd, out)
-        head = read_head()
-        if keep:
-            wanted = kept_settings(head)
-        else:
-            answers = _answers(
-                provider, keys, pool, image=image, partition=partition, trees=trees, nodes=nodes, budget=budget, yes=yes
-            )
-            wanted = new_settings(head, answers, address, replace_settings=force)
-        _show(out, head, wanted)
-        if dry_run:
-            return
-        if not yes:
-            confirm(burstd, "Do all this, and restart slurmctld? Running jobs go on.")
-        _install(burstd, head, wanted, out)
+        with only_one():
+            _undo_unfinished(burstd, out)
+            head = read_head()
+            if keep:
+                wanted = kept_settings(head)
+            else:
+                answers = _answers(
+                    provider, keys, pool, image=image, partition=partition, trees=trees, nodes=nodes, budget=budget,
+                    yes=yes,
+                )  # fmt: skip
+                wanted = new_settings(head, answers, address, replace_settings=force)
+            _show(out, head, wanted)
+            if dry_run:
+                return
+            if not yes:
+                confirm(burstd, "Do all this, and restart slurmctld? Running jobs go on.")
+            _install(burstd, head, wanted, out)
         if deep:
             from burstd.cli.offline.config import check_deep
 
@@ -282,14 +284,15 @@ def uninit(
     out = ConsoleOutput()
     try:
         require_root()
-        journal = Journal.load()
-        if journal is None and not purge:
-            out.line("There is nothing to undo: burstctl init did nothing here.")
-            return
-        if not yes:
-            confirm(burstd, "End all machines of burstd, and take it out of Slurm?")
-        _stop_burstd(burstd, journal, out, purge=purge)
-        undo(journal or Journal(finished=True), out, purge=purge)
+        with only_one():
+            journal = Journal.load()
+            if journal is None and not purge:
+                out.line("There is nothing to undo: burstctl init did nothing here.")
+                return
+            if not yes:
+                confirm(burstd, "End all machines of burstd, and take it out of Slurm?")
+            _stop_burstd(burstd, journal, out, purge=purge)
+            undo(journal or Journal(finished=True), out, purge=purge)
     except SetupRefused as error:
         burstd.fail(ExitCode.FORBIDDEN if os.geteuid() else ExitCode.NEGATIVE, f"{error}.")
     out.line("burstd is out of Slurm.")
@@ -356,6 +359,13 @@ def _end_machines(burstd: ApiClient, partitions: Sequence[str], out: ConsoleOutp
                 out.line(text)
             said = text
             time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        closed = f"partitions {', '.join(partitions)} closed, " if partitions else ""
+        out.line(
+            f"Stopped, with {closed}and pools pinned to 0 nodes. 'burstctl uninit' goes on; to go back, use 'scontrol "
+            "update partitionname=NAME state=up' and 'burstctl scale POOL --clear'."
+        )
+        raise
     except DaemonUnreachable as error:
         raise SetupRefused(
             f"burstd does not answer, and machines may be running that nobody ends then: start it first "

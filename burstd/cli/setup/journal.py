@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from burstd.cli.setup.head import SetupRefused
 
 JOURNAL = Path("/etc/burstd/init.json")
 """Beside the settings, where root alone writes: whoever could change it could have root remove files."""
@@ -62,6 +67,22 @@ class Journal:
     def remove() -> None:
         """All is undone."""
         JOURNAL.unlink(missing_ok=True)
+
+
+@contextmanager
+def only_one() -> Iterator[None]:
+    """Keeps others from changing this host meanwhile. A folder is locked: no file is left. Raises SetupRefused."""
+    folder = os.open(JOURNAL.parents[1], os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SetupRefused(
+                "another 'burstctl init' or 'burstctl uninit' is at work here; wait for its end"
+            ) from None
+        yield
+    finally:
+        os.close(folder)
 
 
 def read_text(path: Path) -> str:
