@@ -147,3 +147,10 @@ def test_a_slurm_conf_without_the_end_of_burstd_s_lines_stays_as_it_is(etc: Path
         steps.undo(done, ConsoleOutput())
     assert conf.read_text(encoding="utf-8") == MERGED.replace(END, "")
     assert Journal.load() == done
+
+
+def test_an_init_that_cannot_write_slurm_conf_changes_nothing(etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda folder, _mode: folder != etc)
+    with pytest.raises(SetupRefused, match=f"^{etc} cannot be written: mount it for writing, or, where a tool"):
+        commands._require_writable([etc / "slurm.conf", etc / "gres.conf"])
+    commands._require_writable([etc.parent / "slurm.conf"])

@@ -11,7 +11,8 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
@@ -114,7 +115,7 @@ def init(
             from burstd.cli.offline.config import check_deep
 
             check_deep(burstd, SETTINGS, user)
-    except (SetupRefused, AnswerRefused, MergeRefused, BurstdError) as error:
+    except (SetupRefused, AnswerRefused, MergeRefused, BurstdError, OSError) as error:
         code = ExitCode.FORBIDDEN if os.geteuid() else ExitCode.NEGATIVE
         burstd.fail(code, f"{str(error).rstrip('.')}.")
 
@@ -187,6 +188,7 @@ def _asked(key: str, field: FieldInfo) -> Any:
 
 
 def _install(burstd: ApiClient, head: Head, wanted: Wanted, out: ConsoleOutput) -> None:
+    _require_writable(wanted.changes)
     before = Journal.load()
     journal = before or Journal(slurmctld_log=str(head.log or ""))
     journal.partitions += [name for name in wanted.partitions if name not in head.partitions]
@@ -213,6 +215,16 @@ def _install(burstd: ApiClient, head: Head, wanted: Wanted, out: ConsoleOutput) 
     if "SlurmctldHost[1]" in head.config or "enable_configless" not in head.config.get("SlurmctldParameters", ""):
         files = " and ".join(map(str, wanted.changes))
         out.line(f"Copy {files} to hosts that have copies of them, and run 'scontrol reconfigure'.")
+
+
+def _require_writable(paths: Iterable[Path]) -> None:
+    """Raises SetupRefused, before anything is changed. Root is refused by a file system that is read-only."""
+    for folder in sorted({folder for path in paths for folder in (path.parent, path.resolve().parent)}):
+        if not os.access(folder, os.W_OK):
+            raise SetupRefused(
+                f"{folder} cannot be written: mount it for writing, or, where a tool makes slurm.conf, put what "
+                "'burstctl slurm-config' prints into its source"
+            )
 
 
 def _carry_out(burstd: ApiClient, steps: Steps, head: Head, wanted: Wanted, out: ConsoleOutput) -> None:

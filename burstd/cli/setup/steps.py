@@ -172,8 +172,8 @@ def undo(journal: Journal, out: ConsoleOutput, *, purge: bool = False) -> None:
         journal.restart = False
         journal.save()
     for name in (*journal.backups, *reversed(journal.created)):
-        if name != str(SETTINGS) and (name not in journal.merged or not read_text(Path(name))):
-            Path(name).unlink(missing_ok=True)
+        if name != str(SETTINGS) and (name not in journal.merged or not read_text(Path(name))) and Path(name).exists():
+            Path(name).unlink()  # which a file system that is read-only refuses also where there is nothing
     for parent in {Path(name).parent for name in journal.created if name.endswith("slurm-user.conf")}:
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
