@@ -209,7 +209,7 @@ def _remove_settings(out: ConsoleOutput) -> None:
             Path(folder).rmdir()
     if SETTINGS.parent.exists():
         names = sorted(path.name for path in SETTINGS.parent.iterdir())
-        out.line(f"{SETTINGS.parent} stays, with what you put there: {', '.join(names)}")
+        out.command(f"{SETTINGS.parent} stays, with what you put there: {', '.join(names)}")
 
 
 def _remove_units() -> None:
