@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from burstd.cli.session import ExitCode
 from tests.cli.test_top import play, shown, top
-from tests.e2e.sites import SET_COMMENT, claims_of, comments_of, events, wait_all_gone
+from tests.e2e.sites import SET_COMMENT, claims_of, comments_of, events, node_box, wait_all_gone
 from tests.lab.base_site import CONFIG
 from tests.lab.programs import PREFIX
 from tests.lab.site import Site
@@ -43,10 +43,11 @@ def test_a_drained_node_ends_its_job_and_is_not_used_until_released(site: Site) 
     (way,) = (way for way in quote["quotes"][0]["ways"] if way["taken"])
     assert (way["pool"], way["options"], way["market"], quote["refused"]) == ("solo", "", "on-demand", False)
     assert (events(site), site.instances()) == (before, []), "asking changes nothing"
-    running = site.submit(words, "sleep 4")
+    running = site.submit(words, "until [ -e /run/end ]; do sleep 1; done")
     site.wait_job(running, ["RUNNING"])
     site.burstctl("node", "drain", "solo1", "--reason", "new disk")
     waiting = site.submit(words)
+    node_box(site, "solo1").run(["touch", "/run/end"])
     site.wait_job(running)
     site.wait(lambda: states(site, "solo") == ["held"], 60, "its machine is gone")
     assert site.instances() == []
