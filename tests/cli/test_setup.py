@@ -158,3 +158,15 @@ def test_a_file_is_replaced_whole_with_its_mode_and_through_its_link(tmp_path: P
     assert (tmp_path / "backup").read_bytes() == b"A=\xff\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup", "slurm.conf", "slurm.conf.real"]
     assert read_text(tmp_path / "none") == ""
+
+
+def test_a_disk_without_room_is_named_by_the_file_that_it_has_no_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "slurm.conf"
+    file.write_text("A=1\n")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match=rf"^\[Errno 28\] No space left on device: '{file}'$"):
+        write_whole(file, "B=1\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["slurm.conf"]
+    assert read_text(file) == "A=1\n"

@@ -274,6 +274,9 @@ def _show(out: ConsoleOutput, head: Head, wanted: Wanted) -> None:
             f"The sandbox makes machines of Debian {wanted.sandbox.suite} on this host, in {wanted.sandbox.subnet}. "
             "Root in such a machine is root here."
         )
+    for name in wanted.partitions:
+        if wanted.text is not None and name in head.partitions:
+            out.line(f"Partition {name} is there already: burstd's nodes join its own. Name another with --partition.")
     out.blank()
     settings = {} if wanted.text is None else {SETTINGS: wanted.text}
     for path, new in {**settings, **wanted.files, **wanted.changes}.items():

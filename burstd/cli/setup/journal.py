@@ -99,15 +99,19 @@ def write_whole(path: Path, text: str, mode: int | None = None) -> None:
     before = path.stat() if path.exists() else None
     unfinished = path.with_name(f".{path.name}.burstd-new")
     unfinished.unlink(missing_ok=True)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(text.encode("utf-8", "surrogateescape"))
-        if before is not None:
-            os.fchown(descriptor, before.st_uid, before.st_gid)
-        os.fchmod(descriptor, before.st_mode & 0o7777 if before is not None and mode is None else mode or 0o644)
-        out.flush()
-        os.fsync(descriptor)
-    unfinished.rename(path)
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(text.encode("utf-8", "surrogateescape"))
+            if before is not None:
+                os.fchown(descriptor, before.st_uid, before.st_gid)
+            os.fchmod(descriptor, before.st_mode & 0o7777 if before is not None and mode is None else mode or 0o644)
+            out.flush()
+            os.fsync(descriptor)
+        unfinished.rename(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk names no file
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
