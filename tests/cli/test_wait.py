@@ -131,6 +131,12 @@ def test_a_job_that_has_left_the_queue_is_looked_up(run: Run, looks: Looks, slur
     slurm.accounted = [AccountedJob("90", USER, "TIMEOUT", "0:0")]
     looks(view())
     assert run("wait", "90").out == "Job 90 has ended: TIMEOUT, exit code 0:0\n"
+    slurm.accounted[0] = replace(slurm.accounted[0], state="FAILED", exit_code="0:53")
+    looks(view())
+    outcome = run("wait", "90")
+    assert (outcome.code, outcome.out) == (
+        1, "Job 90 has ended: FAILED, exit code 0:53: 'burstctl explain 90' says why it did not start\n"
+    )  # fmt: skip
     slurm.accounted[0] = replace(slurm.accounted[0], user=OTHER_USER)
     looks(view())
     with as_user(NOBODY):

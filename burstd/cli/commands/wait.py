@@ -19,6 +19,7 @@ from burstd.cli.session import (
     job_ids,
     with_client,
 )
+from burstd.domain.launch_failure import LAUNCH_SIGNAL
 
 TIMED_OUT = 124
 """As of timeout(1)."""
@@ -61,6 +62,11 @@ def exit_code(state: str, status_and_signal: str) -> int:
     status, _, signal = status_and_signal.partition(":")
     code = 1 if signal not in ("", "0") else int(status or 0)
     return code if state == "COMPLETED" else max(1, code)
+
+
+def _end_text(job: str, state: str, code: str) -> str:
+    why = f": 'burstctl explain {job}' says why it did not start" if code == LAUNCH_SIGNAL else ""
+    return f"Job {job} has ended: {state}, exit code {code}{why}"
 
 
 class _Wait:
@@ -125,7 +131,7 @@ class _Wait:
             self._left = [one for one in self._left if one != job]
             parts = answer["ended"]
             self.exit_code = max(self.exit_code, *(exit_code(p["state"], p["exit_code"]) for p in parts))
-            text = "\n".join(f"Job {p['id']} has ended: {p['state']}, exit code {p['exit_code'] or '?'}" for p in parts)
+            text = "\n".join(_end_text(str(p["id"]), str(p["state"]), str(p["exit_code"] or "?")) for p in parts)
         else:
             self._left = [one for one in self._left if one != job]
             self.runs = True
