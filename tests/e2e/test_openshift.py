@@ -159,13 +159,16 @@ def test_the_check_finds_nothing_wrong(site: OpenShiftSite) -> None:
     # Whoever may read Secrets could become anybody in the cluster; the second account may not look at nodes.
     expected = {"openshift": ["secrets:"], "restricted": ["right nodes", "right pods", "secrets:"]}
 
-    def nodes_are_ready() -> bool:
-        """On a busy machine one may miss its heartbeats for a moment."""
-        return "not ready" not in site.burstctl("provider", "check", "openshift").stdout
-
-    site.wait(nodes_are_ready, 60, "nodes that are ready")
     for provider, unclear in expected.items():
-        said = site.burstctl("provider", "check", provider).stdout
+        said = ""
+
+        def nodes_are_ready(provider: str = provider) -> bool:
+            """On a busy machine one may miss its heartbeats for a moment."""
+            nonlocal said
+            said = site.burstctl("provider", "check", provider).stdout
+            return "not ready" not in said
+
+        site.wait(nodes_are_ready, 60, "nodes that are ready")
         found = [line.removeprefix("?").strip() for line in map(str.strip, said.splitlines()) if line.startswith("?")]
         assert len(found) == len(unclear), said
         assert all(map(str.startswith, found, unclear)), said
