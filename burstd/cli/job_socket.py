@@ -9,7 +9,14 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from burstd.cli.session import DaemonUnreachable, connect_timeout_option, connection_error
+from burstd.cli.session import (
+    EXIT_CODE_BY_STATUS,
+    ApiClient,
+    DaemonUnreachable,
+    ExitCode,
+    connect_timeout_option,
+    connection_error,
+)
 
 REPLY_TIMEOUT_S = 60.0
 """For the daemon's answer: it may have to make an ssh connection first."""
@@ -63,6 +70,20 @@ class JobSocket:
             status = answer.get("status")
             raise JobRefused(status if type(status) is int else 503, str(answer.get("error", "the daemon said no")))
         return connection, answer
+
+
+def connect_unless_starting(burstd: ApiClient, daemon: JobSocket, *, again: bool, **more: Any) -> socket.socket | None:
+    """A connection; None: with ``again``, burstd may be starting. Ends the program where it refuses or is not there."""
+    try:
+        return daemon.connect(**more)[0]
+    except JobRefused as no:
+        if again and no.status == 503:
+            return None
+        burstd.fail(EXIT_CODE_BY_STATUS.get(no.status, ExitCode.UNREACHABLE), str(no))
+    except DaemonUnreachable as error:
+        if again:
+            return None
+        burstd.fail(ExitCode.UNREACHABLE, str(error))
 
 
 def read_answer_line(connection: socket.socket) -> dict[str, Any]:

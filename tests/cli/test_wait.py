@@ -72,12 +72,12 @@ def looks(control: Path, backend: FakeBackend, slurm: Slurm, monkeypatch: pytest
     def set_looks(*views: SlurmView | Unavailable) -> None:
         left = iter(views)
 
-        def look(_: JobConnection, seconds: float) -> None:
+        def show_next_view(_: JobConnection, seconds: float) -> None:
             assert seconds > 0
             backend.loop = (replace(SNAPSHOT, slurm=next(left)), PLAN)
 
-        look(None, 1.0)  # type: ignore[arg-type]
-        monkeypatch.setattr(JobConnection, "pause", look)
+        show_next_view(None, 1.0)  # type: ignore[arg-type]
+        monkeypatch.setattr(JobConnection, "pause", show_next_view)
 
     server.start()
     yield set_looks

@@ -173,18 +173,16 @@ class _Report:
         return answer
 
     def _versions(self) -> str:
-        def of(package: str) -> str:
-            try:
-                return version(package)
-            except PackageNotFoundError:
-                return "not installed"
-
+        try:
+            own = version("burstd")
+        except PackageNotFoundError:
+            own = "not installed"
         try:
             slurm = _run("scontrol", "--version").strip()
         except _NotObtained as error:
             slurm = str(error)
         return (
-            f"made: {datetime.now().astimezone().isoformat(timespec='seconds')}\nburstctl: {of('burstd')}\n"
+            f"made: {datetime.now().astimezone().isoformat(timespec='seconds')}\nburstctl: {own}\n"
             f"Python: {platform.python_version()}\nSlurm's commands: {slurm}\nsystem: {platform.platform()}\n"
         )
 

@@ -13,12 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from burstd.cli.job_socket import AnswerLines, JobRefused, JobSocket
+from burstd.cli.job_socket import AnswerLines, JobSocket, connect_unless_starting
 from burstd.cli.plain_text import print_json_line, safe_text
 from burstd.cli.session import (
-    EXIT_CODE_BY_STATUS,
     ApiClient,
-    DaemonUnreachable,
     ExitCode,
     JobArgument,
     with_client,
@@ -86,16 +84,10 @@ class _JobLog:
 
     def _told(self, again: bool) -> bool:
         """Whether the daemon said its last. ``again``: it need not answer."""
-        try:
-            connection, _ = self._daemon.connect(**({"at": self._at} if self._at is not None else {}))
-        except JobRefused as no:
-            if again and no.status == 503:
-                return False
-            self._burstd.fail(EXIT_CODE_BY_STATUS.get(no.status, ExitCode.UNREACHABLE), str(no))
-        except DaemonUnreachable as error:
-            if again:
-                return False
-            self._burstd.fail(ExitCode.UNREACHABLE, str(error))
+        more = {"at": self._at} if self._at is not None else {}
+        connection = connect_unless_starting(self._burstd, self._daemon, again=again, **more)
+        if connection is None:
+            return False
         with connection:
             answers = AnswerLines(connection)
             while (answer := answers.next()) and "end" not in answer:

@@ -9,12 +9,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from burstd.api.answers.text import parse_duration
-from burstd.cli.job_socket import AnswerLines, JobRefused, JobSocket
+from burstd.cli.job_socket import AnswerLines, JobSocket, connect_unless_starting
 from burstd.cli.plain_text import print_json_line, safe_text
 from burstd.cli.session import (
     EXIT_CODE_BY_STATUS,
     ApiClient,
-    DaemonUnreachable,
     ExitCode,
     job_ids,
     with_client,
@@ -91,16 +90,9 @@ class _Wait:
     def _told(self, again: bool) -> bool:
         """Whether the daemon said its last. ``again``: it need not answer."""
         request = {"kind": "wait", "job": self._left[0], "jobs": self._left, "start": self._start}
-        try:
-            connection, _ = JobSocket(self._burstd.path, request).connect()
-        except JobRefused as no:
-            if again and no.status == 503:
-                return False
-            self._refuse(no.status, str(no))
-        except DaemonUnreachable as error:
-            if again:
-                return False
-            self._burstd.fail(ExitCode.UNREACHABLE, str(error))
+        connection = connect_unless_starting(self._burstd, JobSocket(self._burstd.path, request), again=again)
+        if connection is None:
+            return False
         with connection:
             answers = AnswerLines(connection)
             while True:

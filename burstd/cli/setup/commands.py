@@ -36,6 +36,7 @@ from burstd.cli.setup.head import (
     require_root,
     restart_slurmctld,
     systemctl,
+    wait_until,
 )
 from burstd.cli.setup.journal import Journal, only_one, read_text
 from burstd.cli.setup.prepare import Wanted, kept_settings, new_settings
@@ -242,11 +243,11 @@ def _carry_out(burstd: ApiClient, steps: Steps, head: Head, wanted: Wanted, out:
     out.line("restarting slurmctld")
     restart_slurmctld(head.log)
     steps.enable(*wanted.sockets, *_SERVICES)
-    deadline = time.monotonic() + _ANSWER_TIMEOUT_S
-    while not (_answers_status(burstd) and _clouds_asked(burstd)):
-        if time.monotonic() > deadline:
-            raise SetupRefused("burstd does not answer: see journalctl -u burstd")
-        time.sleep(_POLL_S)
+    wait_until(
+        lambda: _answers_status(burstd) and _clouds_asked(burstd),
+        _ANSWER_TIMEOUT_S,
+        lambda: "burstd does not answer: see journalctl -u burstd",
+    )
     for pool in burstd.get_json("/status")["pools"]:  # an uninit that left the record has pinned them at 0
         burstd.request_status("DELETE", f"/pools/{pool['name']}/pin")
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,6 +119,20 @@ def controller_up() -> bool:
     return done.returncode == 0 and " is UP" in done.stdout.partition("\n")[0]
 
 
+def wait_until(
+    condition: Callable[[], bool],
+    timeout_s: float,
+    fault: Callable[[], str],
+    hopeless: Callable[[], bool] = lambda: False,
+) -> None:
+    """Returns when the condition holds. Raises SetupRefused with the fault after so long, or where it is hopeless."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if hopeless() or time.monotonic() > deadline:
+            raise SetupRefused(fault())
+        time.sleep(_POLL_S)
+
+
 def restart_slurmctld(log: Path | None) -> None:
     """Returns when it answers. Raises SetupRefused with what it says in its log where it does not come up.
 
@@ -127,11 +141,12 @@ def restart_slurmctld(log: Path | None) -> None:
     since = time.time()
     begin = log.stat().st_size if log is not None and log.exists() else 0
     done = systemctl("restart", "slurmctld", check=False)
-    deadline = time.monotonic() + UP_TIMEOUT_S
-    while not controller_up():
-        if done.returncode or _unit_failed("slurmctld") or time.monotonic() > deadline:
-            raise SetupRefused(f"slurmctld does not start:\n{_log_lines(log, begin, since) or done.stderr.strip()}")
-        time.sleep(_POLL_S)
+    wait_until(
+        controller_up,
+        UP_TIMEOUT_S,
+        lambda: f"slurmctld does not start:\n{_log_lines(log, begin, since) or done.stderr.strip()}",
+        hopeless=lambda: done.returncode != 0 or _unit_failed("slurmctld"),
+    )
 
 
 def _unit_failed(unit: str) -> bool:

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from burstd.cli.setup.head import (
     restart_slurmctld,
     systemctl,
     unit_is_packaged,
+    wait_until,
 )
 from burstd.cli.setup.journal import Journal, back_up, read_text, write_whole
 from burstd.share import share_path
@@ -139,11 +139,11 @@ class Steps:
         except SandboxError as error:
             raise SetupRefused(f"the sandbox cannot be made: {error}") from None
         self.enable(UNIT)
-        deadline = time.monotonic() + _LISTEN_TIMEOUT_S
-        while not _listens(trial.gateway, PORT):
-            if time.monotonic() > deadline:
-                raise SetupRefused(f"the sandbox does not listen on {trial.url}: see journalctl -u {UNIT}")
-            time.sleep(_POLL_S)
+        wait_until(
+            lambda: _listens(trial.gateway, PORT),
+            _LISTEN_TIMEOUT_S,
+            lambda: f"the sandbox does not listen on {trial.url}: see journalctl -u {UNIT}",
+        )
 
 
 def undo(journal: Journal, out: ConsoleOutput, *, purge: bool = False) -> None:
