@@ -140,6 +140,8 @@ def restart_slurmctld(log: Path | None) -> None:
     """
     since = time.time()
     begin = log.stat().st_size if log is not None and log.exists() else 0
+    # systemd refuses a unit that was started five times within ten seconds, as an init and its undoing may.
+    systemctl("reset-failed", "slurmctld", check=False)
     done = systemctl("restart", "slurmctld", check=False)
     wait_until(
         controller_up,
