@@ -87,7 +87,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Take back what burstctl init did, once no machine is left: services, slurm.conf, the sandbox.",
     ),
     "check": (
-        "offline.config:check",
+        "checks.check:check",
         "Compare the running Slurm with what the pools need, and nodes in service with what they must be.",
     ),
     "slurm-config": (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.cli.offline.machines_left import main
+from burstd.cli.setup.machines_left import main
 from burstd.db import Store
 from burstd.domain.claim import ClaimState
 from burstd.domain.volume import VolumeState

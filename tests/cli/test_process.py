@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 BURSTCTL = "import sys; sys.argv[0] = 'burstctl'; from burstd.cli.main import main; main()"
 HEAVY = ("fastapi", "httpx", "uvicorn", "sqlmodel", "sqlalchemy", "alembic", "paramiko", "jinja2", "textual",
          "prometheus_client", "burstd.settings", "burstd.db", "burstd.planner", "burstd.daemon", "burstd.reconciler",
-         "burstd.api.routers", "burstd.staging", "burstd.simulate", "burstd.cli.offline",
+         "burstd.api.routers", "burstd.staging", "burstd.simulate", "burstd.cli.checks", "burstd.cli.offline",
          "burstd.cli.commands.provider", "burstd.cli.commands.job")  # fmt: skip
 
 

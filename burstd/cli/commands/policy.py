@@ -17,7 +17,7 @@ from burstd.cli.watch import listing
 
 if TYPE_CHECKING:
     from burstd.api.answers.policies import PoliciesView, PolicyChangeView, PolicyTestView, PolicyView
-    from burstd.cli.offline.policy_check import PolicyCheckReport
+    from burstd.cli.checks.policies import PolicyCheckReport
 
 app = typer.Typer(help="The policies that decide which nodes are booted and terminated.", no_args_is_help=True)
 POLICY_REQUEST_TIMEOUT_S = 150.0
@@ -45,7 +45,7 @@ def check_policies(
 ) -> None:
     """Load policies as they are on disk and try them on sample situations; the daemon need not run."""
     # pydantic and the plug-ins take longer to load than the other commands take.
-    from burstd.cli.offline.policy_check import check_all, check_one
+    from burstd.cli.checks.policies import check_all, check_one
 
     if path is not None and not path.exists():
         burstd.fail(ExitCode.NOT_FOUND, f"There is no file {path}.")

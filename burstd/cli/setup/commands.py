@@ -49,7 +49,7 @@ from burstd.slurm.config.merge import MergeRefused
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from burstd.cli.offline.machines_left import LeftInClouds
+    from burstd.cli.setup.machines_left import LeftInClouds
 
 _SERVICES = ("burstd.socket", "burstd.service")
 _POOL_EXAMPLE = "name=gpu,nodes=4,type=g5.xlarge,cpus=4,memory=15000,gres=gpu:a10g:1"
@@ -113,7 +113,7 @@ def init(
                 confirm(burstd, "Do all this, and restart slurmctld? Running jobs go on.")
             _install(burstd, head, wanted, out)
         if deep:
-            from burstd.cli.offline.config import check_deep
+            from burstd.cli.checks.check import check_deep
 
             check_deep(burstd, SETTINGS, user)
     except (SetupRefused, AnswerRefused, MergeRefused, BurstdError, OSError) as error:
@@ -341,7 +341,7 @@ def _stop_burstd(burstd: ApiClient, journal: Journal | None, out: ConsoleOutput,
 
 def _left_in_clouds(*, must_know: bool) -> LeftInClouds:
     """What the record has. Raises SetupRefused where it cannot be read, and ``must_know``."""
-    from burstd.cli.offline.machines_left import LeftInClouds, left_in_clouds
+    from burstd.cli.setup.machines_left import LeftInClouds, left_in_clouds
 
     try:
         return left_in_clouds(SETTINGS) if SETTINGS.exists() else LeftInClouds()

@@ -133,7 +133,7 @@ def _plan_sandbox(head: Head) -> Trial:
 
 def _with_shapes(answers: Answers, site: Site) -> Answers:
     """Pools of which the CPUs or the memory are left open as the provider offers them. Raises AnswerRefused."""
-    from burstd.cli.offline.offers_check import catalogs_of_clouds
+    from burstd.cli.checks.offers import catalogs_of_clouds
     from burstd.settings import PluginRegistry, parse_settings
 
     if all(pool.cpus and pool.memory for pool in answers.pools):

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from burstd.cli.offline import rights_probe
-from burstd.cli.offline.rights_probe import Request, subjects_of
+from burstd.cli.checks import rights_probe
+from burstd.cli.checks.rights_probe import Request, subjects_of
 from burstd.settings import Settings
 from burstd.slurm.config.check import SlurmConfFinding
 

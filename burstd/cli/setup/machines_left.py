@@ -1,4 +1,4 @@
-"""Whether anything is left in clouds that costs money: ``python -m burstd.cli.offline.machines_left SETTINGS``.
+"""Whether anything is left in clouds that costs money: ``python -m burstd.cli.setup.machines_left SETTINGS``.
 
 Lists it and ends with 1 where the record has machines or volumes, or cannot be read. For the removal of the package
 and for ``burstctl uninit``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from burstd.cli.offline.host_check import has_address, resolved, slurmctld_findings
+from burstd.cli.checks.host import has_address, resolved, slurmctld_findings
 from burstd.slurm.config.check import SlurmConfFinding
 
 NAMES = {

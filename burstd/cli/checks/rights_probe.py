@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypedDict
 
 from burstd.api.answers.base import current_user
-from burstd.cli.offline.mounts_check import mount_worker_findings
-from burstd.cli.offline.offers_check import catalogs_of_clouds, offer_findings
-from burstd.cli.offline.staging_check import worker_and_store_findings
+from burstd.cli.checks.mounts import mount_worker_findings
+from burstd.cli.checks.offers import catalogs_of_clouds, offer_findings
+from burstd.cli.checks.staging import worker_and_store_findings
 from burstd.settings import (
     PluginRegistry,
     Settings,
