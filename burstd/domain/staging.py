@@ -111,6 +111,11 @@ class Directives:
     """``container IMAGE``: the name of the input that is the image in which the script runs; empty: in none."""
 
     @property
+    def all_scratch_bytes(self) -> int:
+        """What the first node of the job must have free."""
+        return self.scratch_bytes + (self.shared_scratch_bytes or 0)
+
+    @property
     def input_names(self) -> tuple[str, ...]:
         """Of all inputs, in the order of their lines, the working directory last."""
         return (*(wanted.name for wanted in self.stage_in), *([WORKDIR_INPUT] if self.workdir else []))
@@ -355,3 +360,5 @@ class StagingView:
     """When the newest was taken; 0: there is none."""
     volume_reason: str = ""
     """Why its volume lets no node be placed for it, or that it gets one of its own; empty: it names none, or has it."""
+    scratch: int = 0
+    """Bytes of scratch that it asks for on its first node, shared scratch among them."""

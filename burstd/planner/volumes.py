@@ -30,6 +30,7 @@ def add_volume_wants(snapshot: Snapshot, target: Target, free_slots: Mapping[str
     wants: list[Want] = []
     remarks: list[Remark] = []
     kept: set[str] = set()
+    impossible = {remark.subject for remark in target.remarks if remark.verdict == "impossible"}
     for job_id, need in snapshot.volume_needs.items():
         job = jobs.get(job_id)
         if job is None or job.state is not JobState.PENDING:
@@ -39,6 +40,8 @@ def add_volume_wants(snapshot: Snapshot, target: Target, free_slots: Mapping[str
             kept |= {claim.id for claim in own}
             text = f"its machine for volume {need.volume} is {own[0].slot} ({own[0].state.value})"
             remarks.append(Remark("volumes", f"job:{job_id}", "covered", text))
+            continue
+        if f"job:{job_id}" in impossible:
             continue
         want = _want(snapshot, target, job, need, free_slots, taken)
         if isinstance(want, str):

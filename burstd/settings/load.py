@@ -178,7 +178,7 @@ def build_pools(settings: Settings, expand: Callable[[str], Iterable[str]]) -> d
             gpu_memory_limit=pool.gpu_memory_limit,
             gpu_test=pool.gpu_test, gpu_test_limit_s=limit_s, gpu_min_gb_s=pool.gpu_min_gb_s,
             frameworks=frameworks, fabric=pool.fabric,
-            cpu_jobs=pool.cpu_jobs, reuse_from=pool.reuse_from,
+            cpu_jobs=pool.cpu_jobs, scratch=pool.scratch or 0, reuse_from=pool.reuse_from,
             fabric_test=FabricTest(pool.fabric_test, pool.fabric_test_limit_s, pool.fabric_min_gb_s)
             if pool.fabric_test else None,
         )  # fmt: skip

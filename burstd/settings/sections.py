@@ -31,6 +31,7 @@ from burstd.settings.fields import (
     NodePath,
     Seconds,
     Section,
+    Size,
     matching,
 )
 from burstd.settings.frameworks import FrameworkName, FrameworkSettings
@@ -205,6 +206,7 @@ class PoolSettings(Section):
     ] = ()
     frameworks: tuple[str, ...] = ()
     cpu_jobs: bool = False
+    scratch: Size | None = None
     reuse_from: NonEmptyStrings = ()
     offers: Annotated[tuple[OfferRuleSettings, ...], Field(min_length=1)]
 

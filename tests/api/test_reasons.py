@@ -22,7 +22,7 @@ from burstd.planner.explain.job_comment import JobComments
 from burstd.planner.offers.offers import next_breaker
 from burstd.planner.policy_chain import make_target
 from burstd.runtime.precedence import UNDISTURBED
-from tests.planner.worlds import NOW, claim, job, make_snapshot, offer
+from tests.planner.worlds import NOW, claim, job, make_snapshot, offer, pool
 
 BUDGET = policies.budget.plugin.make(policies.budget.plugin.settings(users={"ada": {"limit": "0.01"}}))
 NO_NODES = policies.limits.plugin.make(policies.limits.LimitsSettings(nodes=0))
@@ -33,6 +33,7 @@ CLOSED = policies.schedule.plugin.make(
 )
 HELD = {"1": StagingView(StageState.HELD, 0.0, error="/home/ada/corpus: No such file or directory")}
 UPLOADING = {"1": StagingView(StageState.UPLOADING, 0.0)}
+SCRATCH = {"1": StagingView(StageState.STAGED, 0.0, scratch=2 << 40)}
 
 OVER_BUDGET = (
     "the job may cost up to 0.42, and the whole budget of user ada is 0.0100 EUR a month; a shorter time limit lowers "
@@ -74,6 +75,8 @@ KINDS: list[tuple[str, Snapshot, tuple[Policy, ...], str, str, str]] = [
      "the partition cannot meet the request (Slurm: PartitionConfig)", ""),
     ("data held", make_snapshot(job(reason="BurstBufferOperation"), data=HELD), (), "wait",
      "its data is held: /home/ada/corpus: No such file or directory", "waits: its data is held"),
+    ("too much scratch", make_snapshot(job(), pools=(pool(scratch=10 << 30),), data=SCRATCH), (), "impossible",
+     "scratch of 2 TiB is impossible: the most that a machine of pool cpu has is 10 GiB; ask for less", ""),
     ("data on its way", make_snapshot(job(reason="BurstBufferStageIn"), data=UPLOADING), (), "wait",
      "its input is being uploaded; no estimate yet", ""),
     ("hold of all machines", make_snapshot(job(), paused="burstctl hold by root"), (), "wait",

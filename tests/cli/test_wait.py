@@ -124,6 +124,20 @@ def test_the_highest_exit_code_of_an_array_counts_also_of_tasks_that_slurm_forgo
     assert [one["exit_code"] for one in json.loads(outcome.out.splitlines()[-1])["ended"]] == ["5:0", "3:0", "0:0"]
 
 
+def test_why_a_job_did_not_start_is_waited_for(run: Run, looks: Looks, slurm: Slurm) -> None:
+    failed = over("700", JobState.FAILED, "0:53", node_list=("gpu1",))
+    looks(view(ended=[failed]))
+    outcome = run("wait", "700")
+    assert (outcome.code, outcome.out) == (
+        1, "Job 700 has ended: FAILED, exit code 0:53: its launch on gpu1 failed: x\n"
+    )  # fmt: skip
+    slurm.accounted = [AccountedJob("701", USER, "FAILED", "0:53")]
+    looks(view(ended=[replace(failed, id="701")]), view())
+    assert run("wait", "701").out == (
+        "Job 701 has ended: FAILED, exit code 0:53: it did not start, as slurmd's log of its node says\n"
+    )
+
+
 def test_a_job_that_has_left_the_queue_is_looked_up(run: Run, looks: Looks, slurm: Slurm) -> None:
     looks(view())
     outcome = run("wait", "90")
@@ -135,7 +149,7 @@ def test_a_job_that_has_left_the_queue_is_looked_up(run: Run, looks: Looks, slur
     looks(view())
     outcome = run("wait", "90")
     assert (outcome.code, outcome.out) == (
-        1, "Job 90 has ended: FAILED, exit code 0:53: 'burstctl explain 90' says why it did not start\n"
+        1, "Job 90 has ended: FAILED, exit code 0:53: it did not start, as slurmd's log of its node says\n"
     )  # fmt: skip
     slurm.accounted[0] = replace(slurm.accounted[0], user=OTHER_USER)
     looks(view())

@@ -147,6 +147,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     "pools.gpu.cpus": ("1", "2", 2, lambda d: d.pool.shape.cpus),
     "pools.gpu.memory": ("1", "2", 2, lambda d: d.pool.shape.memory_mib),
     "pools.gpu.cpu_jobs": ("false", "true", True, lambda d: d.pool.cpu_jobs),
+    "pools.gpu.scratch": ('"1G"', '"2G"', 2 * GIB, lambda d: d.pool.scratch),
     "pools.gpu.gres": ('"gpu:1g.10gb:7"', '"gpu:1,shard:4"', 1, lambda d: d.pool.shape.gpus()),
     "pools.gpu.mig": ('"1g.10gb:7"', '""', (), lambda d: d.pool.mig),
     "pools.gpu.gpu_memory_limit": ('"none"', '"mps"', "mps", lambda d: d.pool.gpu_memory_limit),

@@ -4,7 +4,8 @@ The request has ``jobs`` (ids) and ``start`` (until they run). After a good answ
 
 - ``{"job": ID, "note": TEXT}``: what it waits for, or where it runs, when that changes;
 - ``{"job": ID, "started": true}``, with ``start``;
-- ``{"job": ID, "ended": [{"id": ..., "state": ..., "exit_code": "1:0"}, ...]}``: all parts of an array or het job;
+- ``{"job": ID, "ended": [{"id": ..., "state": ..., "exit_code": "1:0", "reason": ""}, ...]}``: all parts of an array
+  or het job; ``reason``: why it did not start on its node;
 - ``{"end": ""}``: the last one.
 """
 
@@ -20,18 +21,22 @@ from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import SLICE, Backend
 from burstd.api.dependencies import ApiError, require_latest_loop
 from burstd.api.job_connections.server import JobConnection
-from burstd.api.routers.jobs import AnnotatedQueue, annotated_queue
+from burstd.api.routers.jobs import AnnotatedQueue, annotated_queue, launch_failure
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
+from burstd.domain.launch_failure import LAUNCH_SIGNAL
 from burstd.domain.plan import Plan
 from burstd.domain.slurm.job import ENDED_STATES, RUNNING_STATES, Job
 from burstd.domain.snapshot import SlurmView, Snapshot, Unavailable
 from burstd.planner.demand.demand import has_task
+from burstd.reconciler.pollers.launch_failures import WITH_LAUNCH_LOG
 from burstd.slurm.commands.accounting import AccountedJob
 from burstd.slurm.commands.job_facts import JobFacts
 
 log = structlog.get_logger(__name__)
 
 MAX_JOBS = 100
+MAX_REASONS = 100
+"""Parts of a job of which it is said why they did not start."""
 STATE_CHECK_S = 1.0
 _COUNTDOWN = re.compile(r", about [0-9]+ min$")
 Ends = dict[str, tuple[str, str]]
@@ -113,9 +118,30 @@ class WaitService:
         except SchedulerUnavailable as error:
             job.note(f"Slurm cannot be read: {error}")
             return
-        if ends is not None:
-            parts = [{"id": id_, "state": state, "exit_code": code} for id_, (state, code) in sorted(ends.items())]
-            job.finish({"ended": parts})
+        if ends is None or (reasons := self._launch_reasons(ends, latest[0], queue)) is None:
+            return
+        job.finish(
+            {
+                "ended": [
+                    {"id": id_, "state": state, "exit_code": code, "reason": reasons.get(id_, "")}
+                    for id_, (state, code) in sorted(ends.items())
+                ]
+            }
+        )
+
+    def _launch_reasons(self, ends: Ends, snapshot: Snapshot, queue: _QueueById) -> dict[str, str] | None:
+        """Why parts of a job did not start; None: of one, slurmd's log is still being read."""
+        open_slots = {claim.slot for claim in snapshot.claims if claim.state in WITH_LAUNCH_LOG}
+        found: dict[str, str] = {}
+        for id_ in [id_ for id_, (_, code) in sorted(ends.items()) if code == LAUNCH_SIGNAL][:MAX_REASONS]:
+            failure = launch_failure(id_, self._backend)
+            if failure is not None:
+                found[id_] = failure.reason
+            elif any(
+                row.id == id_ and row.node_list[:1] and row.node_list[0] in open_slots for row in queue.ended(id_)
+            ):
+                return None
+        return found
 
     def _ends(self, job: _Watched, queue: _QueueById, caller: Caller) -> Ends | None:
         """How a job ended that is not in the queue; None: Slurm says that it is, it has just been submitted."""

@@ -198,7 +198,7 @@ def get_job(job_id: str, caller: CallerDep, backend: BackendDep) -> JobDetailVie
     views = NodeViews(queue.snapshot, queue.plan, caller, now)
     remarks = reader.remarks(f"job:{job.id if job is not None else job_id}")
     said = _past_remark_views(queue, remarks) if job is None else _remark_views(queue.remarks_on(job), remarks)
-    if job is None and (failure := _launch_failure(job_id, backend)) is not None:
+    if job is None and (failure := launch_failure(job_id, backend)) is not None:
         said.append(failure)
     return JobDetailView(
         now=now,
@@ -273,7 +273,7 @@ def explain_visible_job(job_id: str, caller: Caller, backend: Backend, *, what_i
                 "interruption": _last_interruption(job, backend),
             }
         )
-    failure = _launch_failure(job_id, backend)
+    failure = launch_failure(job_id, backend)
     failed = f"; {failure.reason}" if failure is not None else ""
     nodes = f"; {len(claims)} node(s) were started for it: {', '.join(c.slot for c in claims)}" if claims else ""
     end = _end(queue.find_ended_job(job_id))
@@ -313,7 +313,7 @@ def _idle_act(job_id: str, job: Job | None, noted: Iterable[RecordedRemark], bac
     return RemarkView(by=IDLE_GPUS, verdict="done", reason=text, since=event.time) if same else None
 
 
-def _launch_failure(job_id: str, backend: Backend) -> RemarkView | None:
+def launch_failure(job_id: str, backend: Backend) -> RemarkView | None:
     """Why the last run of a job that has left the queue did not start; None: it did, or nobody knows."""
     # Slurm gives ids again: of another job, and of a run that started, something was said later.
     latest = backend.reader.events(subject=f"job:{job_id}", newest=True, limit=1)

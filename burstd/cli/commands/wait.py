@@ -63,9 +63,11 @@ def exit_code(state: str, status_and_signal: str) -> int:
     return code if state == "COMPLETED" else max(1, code)
 
 
-def _end_text(job: str, state: str, code: str) -> str:
-    why = f": 'burstctl explain {job}' says why it did not start" if code == LAUNCH_SIGNAL else ""
-    return f"Job {job} has ended: {state}, exit code {code}{why}"
+def _end_text(part: Mapping[str, Any]) -> str:
+    code, why = str(part["exit_code"] or "?"), str(part.get("reason", ""))
+    if code == LAUNCH_SIGNAL:
+        why = why or "it did not start, as slurmd's log of its node says"
+    return f"Job {part['id']} has ended: {part['state']}, exit code {code}{f': {why}' if why else ''}"
 
 
 class _Wait:
@@ -123,7 +125,7 @@ class _Wait:
             self._left = [one for one in self._left if one != job]
             parts = answer["ended"]
             self.exit_code = max(self.exit_code, *(exit_code(p["state"], p["exit_code"]) for p in parts))
-            text = "\n".join(_end_text(str(p["id"]), str(p["state"]), str(p["exit_code"] or "?")) for p in parts)
+            text = "\n".join(map(_end_text, parts))
         else:
             self._left = [one for one in self._left if one != job]
             self.runs = True

@@ -196,6 +196,8 @@ class Pool:
 
     cpu_jobs: bool = False
     """Jobs that ask for no GPU may start machines of it, although they have GPUs."""
+    scratch: int = 0
+    """Bytes that a machine of it has for jobs' scratch; 0: nobody knows."""
     reuse_from: tuple[str, ...] = ()
     """Pools whose idle machines become nodes of this one, where a machine would be launched otherwise."""
 

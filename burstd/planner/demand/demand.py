@@ -17,6 +17,7 @@ from burstd.planner.demand.pending_reasons import LIMIT_REMEDY, REFUSED_REQUESTS
 from burstd.planner.demand.request import Payers, RequestIndex, ResourceRequest
 from burstd.planner.demand.requeued_jobs import over_quota, restarts_after_interruption, within_quota_only
 from burstd.planner.staging.input_deadlines import STAGE_IN_REASONS, InputDeadlines, data_of_job
+from burstd.planner.staging.scratch import scratch_fault
 
 _STARTED = frozenset({JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED, JobState.COMPLETING})
 _CONTEXT_DEPENDENT = STAGE_IN_REASONS | REFUSED_REQUESTS | {"BeginTime", "Reservation"}
@@ -265,6 +266,8 @@ class _QueueScan:
 
     def _classify(self, jobs: tuple[Job, ...]) -> PendingJob | _NotCounted:
         burst = any(self._serves(job.partitions) for job in jobs)
+        if burst and (never := next(filter(None, map(self._scratch_fault, jobs)), "")):
+            return _NotCounted(tuple(Remark("demand", f"job:{j.id}", "impossible", never) for j in jobs))
         tasks, why = self._tasks(jobs)
         if tasks:
             (job, request), *more = [(job, self._cache.requests.request_for(job)) for job in jobs]
@@ -272,6 +275,12 @@ class _QueueScan:
         if burst and jobs[0].reason in REFUSED_REQUESTS and len(jobs) == 1:
             self._refused.append(PendingJob(jobs[0], self._cache.requests.request_for(jobs[0])))
         return _NotCounted(tuple(Remark("demand", f"job:{j.id}", "wait", why) for j in jobs)) if burst else _NOTHING
+
+    def _scratch_fault(self, job: Job) -> str:
+        view = data_of_job(self._data, job)
+        if view is None or not view.scratch:
+            return ""
+        return scratch_fault(view.scratch, job.partitions, self._snapshot.pools, self._slurm.nodes)
 
     def _serves(self, partitions: tuple[str, ...]) -> bool:
         known = self._burst.get(partitions)

@@ -30,7 +30,8 @@ MAX_LOGS = 4
 """Machines whose logs are searched for one run."""
 KEPT = 1000
 """Failures of jobs that have left the queue, in memory."""
-_OPEN = frozenset({S.IN_SERVICE, S.DRAINING})
+WITH_LAUNCH_LOG = frozenset({S.IN_SERVICE, S.DRAINING})
+"""States of claims whose machine is asked why a job did not start."""
 
 
 class LaunchFailures:
@@ -124,7 +125,7 @@ class LaunchFailures:
 
 def _candidates(job: Job, snapshot: Snapshot, slurm: SlurmView, placed: Sequence[str]) -> list[Claim]:
     """Claims whose machine may have the run in its log, the likeliest first. None of a job of the site's own nodes."""
-    claims = {claim.slot: claim for claim in snapshot.claims if claim.state in _OPEN}
+    claims = {claim.slot: claim for claim in snapshot.claims if claim.state in WITH_LAUNCH_LOG}
     if job.state is not JobState.PENDING:
         # The batch script starts on the first.
         return [claims[job.node_list[0]]] if job.node_list[0] in claims else []

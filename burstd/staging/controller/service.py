@@ -19,11 +19,13 @@ from burstd.domain.errors import SchedulerUnavailable
 from burstd.domain.plugins.provider import Provider
 from burstd.domain.plugins.shell import Shell
 from burstd.domain.plugins.stager import OnDemand, Stager, StagerError
+from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.domain.staging import OUTPUT_ON_NODES, StageState, Staging, StagingView, WorkdirRules
 from burstd.domain.storage_node import NodeBackedStore, StorageNodeSpec, StorageNodeView
 from burstd.domain.volume import VolumeNeed
 from burstd.node.agent import NodeAgent
+from burstd.planner.staging.scratch import scratch_fault
 from burstd.planner.staging.transfer_schedule import StorageUse, TransferLimits
 from burstd.planner.staging.volume_life import VolumeLimits
 from burstd.runtime.poller import Poller
@@ -253,6 +255,8 @@ class StagingService:
         )  # fmt: skip
         self._stage_use = StagingUsage(StoreUsage(stager.name, self._store_kind, 0.0), quota=staging.quota)
         self._retained_nodes: tuple[RetainedNode, ...] = ()
+        self._nodes: Mapping[str, Node] | None = None
+        """Slurm's, as last seen."""
         self._check = SubmitCheck(
             self._check_rules(staging), open_worker, open_object_worker, self._quota_uses, context.count_mistake
         )
@@ -287,8 +291,13 @@ class StagingService:
             partial(in_place_path, self._stager),
             staging.workdir.rules(),
             image_fault=lambda source: image_fault(source, self._image_rules()),
+            scratch_fault=self._scratch_fault,
         )
         return rules if self.volumes is None else replace(rules, volume_fault=self.volumes.turns.submit_fault)
+
+    def _scratch_fault(self, wanted: int, partitions: tuple[str, ...]) -> str:
+        nodes = self._nodes
+        return "" if nodes is None else scratch_fault(wanted, partitions, self._context.pools(), nodes)
 
     def _workdir_rules(self) -> WorkdirRules:
         return self._settings.workdir.rules()
@@ -317,6 +326,8 @@ class StagingService:
         self, slurm: SlurmView | Unavailable, claims: Sequence[Claim], leaving: Mapping[str, float] = NOBODY
     ) -> float:
         """One loop's share; returns when the next is due, in burstd's time."""
+        if isinstance(slurm, SlurmView):
+            self._nodes = slurm.nodes
         if (slurm_uid := self._context.slurm_uid()) is not None:
             self._server.allow_connect(slurm_uid)
         if self._storage_node is not None and isinstance(self.controller, StorageNodeController):

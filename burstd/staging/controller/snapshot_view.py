@@ -43,6 +43,7 @@ def data_views(
             state, 0.0, row.nodes, row.since, row.error, 0.0, row.store, row.bytes_in, 0,
             checkpoint=checkpoint_text(row),
             checkpoint_taken=row.checkpoints[-1].taken if row.checkpoints else 0.0,
+            scratch=row.directives.all_scratch_bytes,
         )  # fmt: skip
         found[row.job_id] = view
         with contain_errors(row.job_id):

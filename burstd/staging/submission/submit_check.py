@@ -59,6 +59,8 @@ class SubmitCheckRules:
     """Why a container of this ``docker://`` reference is not allowed; empty: it is."""
     volume_fault: Callable[[VolumeLine, int | None, Mapping[str, str]], str] = lambda *_: NO_VOLUMES
     """Why a job of this user (None: unknown) cannot have the volume of its line, by what Slurm tells; empty: it can."""
+    scratch_fault: Callable[[int, tuple[str, ...]], str] = lambda *_: ""
+    """Why no machine for a job in these partitions (none: not known) has so many bytes of scratch; empty: one may."""
 
 
 class SubmitCheck:
@@ -110,9 +112,12 @@ class SubmitCheck:
                 faults.append(f"line {image.line}: container {printable(image.source)}: {fault}")
             kind = kind or ("container" if faults else "")
         scratch_limit = MAX_SCRATCH_BYTES if self.rules.scratch_max is None else self.rules.scratch_max
-        scratch = directives.scratch_bytes + (directives.shared_scratch_bytes or 0)
+        scratch = directives.all_scratch_bytes
         if scratch > scratch_limit:
             faults.append(f"scratch of {size_text(scratch)} is more than the {size_text(scratch_limit)} allowed")
+            kind = kind or "scratch"
+        elif fault := self.rules.scratch_fault(scratch, tuple(filter(None, call.info.get("partition", "").split(",")))):
+            faults.append(fault)
             kind = kind or "scratch"
         if (volume := directives.volume) is not None and (
             fault := self.rules.volume_fault(volume, call.uid, call.info)
