@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session
 
 from burstd.db.changes import ClaimFields, StagingFields, VolumeFields
-from burstd.db.codec import request_to_text
+from burstd.db.codec import request_to_text, value_from_row
 from burstd.db.database import Database, chunks, database_url
 from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState, VolumeExists
 from burstd.db.reader import DrainedSlot, StoreReader
@@ -34,6 +34,7 @@ from burstd.db.repositories.journal import (
     CLAIMS,
     STAGINGS,
     VOLUMES,
+    Change,
     JournaledRepository,
     NewEvent,
     log_events,
@@ -301,36 +302,58 @@ class Store(StoreReader):
         with self._database.writing() as session:
             return self._claims.update(session, claim_id, reason, cause, fields)
 
-    def record_launch_request(
-        self, claim_id: str, request: LaunchRequest, reason: str = "", cause: str = "burstd"
-    ) -> Claim:
-        """To be called before the cloud is: writes down the exact request, and that it is about to be sent.
+    def record_launch_requests(
+        self, requests: Sequence[LaunchRequest], reason: str = "", cause: str = "burstd"
+    ) -> list[Claim]:
+        """To be called before a cloud is: writes down the exact requests, and that they are about to be sent.
 
-        From PLANNED the claim moves to LAUNCHING; a claim that is LAUNCHING already is asked for again, which takes
-        the very request that is on record. Counts the attempt. Raises IllegalTransition, StaleState, UnknownClaim.
+        Each is of another claim. From PLANNED a claim moves to LAUNCHING; one that is LAUNCHING already is asked for
+        again, which takes the very request that is on record. Counts the attempts. All or none is written. Raises
+        IllegalTransition, StaleState, UnknownClaim.
         """
-        if request.claim_id != claim_id:
-            raise IllegalTransition(f"The request is for claim {request.claim_id}, not for {claim_id}.")
-        body, digest = request_to_text(request)
+        if not requests:
+            return []
         with self._database.writing() as session:
-            connection, now = session.connection(), self._clock.now()
-            claim = select_journaled(session.connection(), CLAIMS, claim_id, lock=True)
+            return [claim for some in chunks(requests) for claim in self._record_requests(session, some, reason, cause)]
+
+    def _record_requests(
+        self, session: Session, requests: Sequence[LaunchRequest], reason: str, cause: str
+    ) -> list[Claim]:
+        connection, now = session.connection(), self._clock.now()
+        texts = {request.claim_id: request_to_text(request) for request in requests}
+        locked = select(CLAIM).where(CLAIM.c.id.in_(texts)).with_for_update()
+        claims = {row["id"]: value_from_row(Claim, row) for row in connection.execute(locked).mappings()}
+        on_record = select(LAUNCH_REQUEST.c.claim_id, LAUNCH_REQUEST.c.body, LAUNCH_REQUEST.c.user_data)
+        known = {
+            claim_id: (body, digest)
+            for claim_id, body, digest in connection.execute(on_record.where(LAUNCH_REQUEST.c.claim_id.in_(texts)))
+        }
+        changes, rows = list[Change[Claim]](), list[dict[str, Any]]()
+        for request in requests:
+            claim_id, written = request.claim_id, texts[request.claim_id]
+            if (claim := claims.get(claim_id)) is None:
+                raise CLAIMS.unknown(claim_id)
             if claim.state not in (ClaimState.PLANNED, ClaimState.LAUNCHING):
                 raise StaleState(f"Claim {claim_id} is {claim.state.value}; no machine is asked for any more.")
-            on_record = select(LAUNCH_REQUEST.c.body, LAUNCH_REQUEST.c.user_data)
-            known = connection.execute(on_record.where(LAUNCH_REQUEST.c.claim_id == claim_id)).one_or_none()
-            if known is not None and tuple(known) != (body, digest):
+            if known.get(claim_id, written) != written:
                 raise IllegalTransition(
                     f"Claim {claim_id} was asked for with another request; the one on record must be repeated word "
                     "for word, or the cloud may make a second machine."
                 )
-            if known is None:
-                if not connection.execute(select(USER_DATA.c.digest).where(USER_DATA.c.digest == digest)).first():
-                    connection.execute(insert(USER_DATA).values(digest=digest, body=request.user_data))
-                row = {"claim_id": claim_id, "body": body, "user_data": digest, "recorded": now}
-                connection.execute(insert(LAUNCH_REQUEST).values(row))
-            changes = {"attempts": claim.attempts + 1, "launch_called": now, "batch": request.batch}
-            return self._claims.change(session, claim, ClaimState.LAUNCHING, reason or claim.reason, cause, changes)
+            if claim_id not in known:
+                body, digest = written
+                rows.append({"claim_id": claim_id, "body": body, "user_data": digest, "recorded": now})
+            fields = {"attempts": claim.attempts + 1, "launch_called": now, "batch": request.batch}
+            changes.append(Change(claim, ClaimState.LAUNCHING, reason or claim.reason, fields))
+        bodies = {texts[request.claim_id][1]: request.user_data for request in requests}
+        kept = connection.execute(select(USER_DATA.c.digest).where(USER_DATA.c.digest.in_(bodies))).scalars().all()
+        for table, new in (
+            (USER_DATA, [{"digest": digest, "body": bodies[digest]} for digest in sorted({*bodies}.difference(kept))]),
+            (LAUNCH_REQUEST, rows),
+        ):
+            if new:
+                connection.execute(insert(table), new)
+        return self._claims.change_all(session, changes, cause)
 
     def _claims_changed(self, session: Session, changes: Sequence[tuple[Claim | None, Claim]]) -> None:
         """Books claims that are gone, and keeps the index of jobs and users."""

@@ -19,7 +19,7 @@ WRITES = frozenset(
         "transition_claim",
         "hand_over_claim",
         "update_claim",
-        "record_launch_request",
+        "record_launch_requests",
         "log_event",
         "set_metadata",
         "set_scale_override",

@@ -88,17 +88,23 @@ def test_the_request_is_on_record_before_the_cloud_is_asked(store: Store, clock:
     store.make_claims([claim])
     assert store.launch_request("c1") is None
     clock.time += 1
-    launching = store.record_launch_request("c1", request_for(claim), "first in line")
+    (launching,) = store.record_launch_requests([request_for(claim)], "first in line")
     assert (launching.state, launching.attempts, launching.launch_called) == (S.LAUNCHING, 1, START + 1)
     assert store.launch_request("c1") == request_for(claim)
     clock.time += 60
-    again = store.record_launch_request("c1", request_for(claim), "no answer")
+    (again,) = store.record_launch_requests([request_for(claim)], "no answer")
     assert (again.attempts, again.launch_called, again.since) == (2, START + 61, START + 1)
     with pytest.raises(IllegalTransition, match="word for word"):
-        store.record_launch_request("c1", request_for(claim, "#cloud-config\nother: 1\n"))
+        store.record_launch_requests([request_for(claim, "#cloud-config\nother: 1\n")])
     store.transition_claim("c1", S.LAUNCHING, S.BOOTING, "answered", instance_id="i-1", billed_from=clock.now())
     with pytest.raises(StaleState):
-        store.record_launch_request("c1", request_for(claim))
+        store.record_launch_requests([request_for(claim)])
+    other = planned("c2", "n2")
+    store.make_claims([other])
+    with pytest.raises(UnknownClaim):
+        store.record_launch_requests([request_for(other), request_for(planned("c3", "n3"))])
+    assert store.claim("c2").state is S.PLANNED
+    assert store.launch_request("c2") is None
     assert rows_are_replayed(store)
 
 
@@ -177,7 +183,7 @@ def test_launches_of_the_last_hour(store: Store, clock: ManualClock) -> None:
     for i in range(3):
         claim = planned(f"c{i}", f"n{i}")
         store.make_claims([claim])
-        store.record_launch_request(claim.id, request_for(claim))
+        store.record_launch_requests([request_for(claim)])
         clock.time += 1800
     assert [(x.at, x.provider, x.users) for x in store.recent_launches(START + 1800)] == [
         (START + 1800, "sandbox", ("ann",)),

@@ -37,7 +37,7 @@ def work(place: str, say: Connection, seed: int) -> None:
             if free and chance.random() < 0.5:
                 claim = planned(f"c{seed}-{number}", free[0])
                 store.make_claims([claim])
-                store.record_launch_request(claim.id, request_for(claim))
+                store.record_launch_requests([request_for(claim)])
             for claim in live:
                 if claim.state is S.GONE or chance.random() < 0.3:
                     continue

@@ -36,7 +36,7 @@ def fill(store: Store) -> int:
     with pytest.raises(StoreFull, match="No space is left for the database"):  # noqa: PT012
         while True:
             store.make_claims([planned(f"c{written}", f"n{written}")])
-            store.record_launch_request(f"c{written}", request_for(planned(f"c{written}"), f"{written:08}" * 4000))
+            store.record_launch_requests([request_for(planned(f"c{written}"), f"{written:08}" * 4000)])
             written += 1
     return len(store.claims())
 

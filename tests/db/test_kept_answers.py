@@ -111,7 +111,7 @@ def test_past_machines_are_counted_as_they_are_on_record(store: Store, clock: Ma
     def machine(claim_id: str, *, error: str = "", opened: bool = False) -> None:
         claim = planned(claim_id, claim_id, at=clock.time)
         store.make_claims([claim])
-        store.record_launch_request(claim_id, request_for(claim))
+        store.record_launch_requests([request_for(claim)])
         store.transition_claim(claim_id, S.LAUNCHING, S.BOOTING, "it exists")
         if not opened:
             store.transition_claim(claim_id, S.BOOTING, S.FAILED, "it is bad", error=error)

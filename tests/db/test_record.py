@@ -190,7 +190,7 @@ def test_events_by_subject_job_and_order(store: Store) -> None:
 def test_a_purge_forgets_what_ended_and_nothing_that_lives(store: Store, clock: ManualClock) -> None:
     store.make_claims([planned("old", "n1"), planned("alive", "n2"), planned("young", "n3")])
     for claim_id in ("old", "alive", "young"):
-        store.record_launch_request(claim_id, request_for(planned(claim_id), user_data=f"for {claim_id}"))
+        store.record_launch_requests([request_for(planned(claim_id), user_data=f"for {claim_id}")])
     for claim_id in ("old", "young"):
         clock.time += 100
         store.transition_claim(claim_id, S.LAUNCHING, S.TERMINATING, "not needed")

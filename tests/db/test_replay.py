@@ -76,7 +76,7 @@ def play(store: Store, clock: ManualClock, step: tuple) -> None:  # type: ignore
             store.record_remarks([Remark("idle", f"claim:{claims[which % len(claims)].id}", "keep", word)])
         case ("request", which, word):
             claim = claims[which % len(claims)]
-            store.record_launch_request(claim.id, request_for(claim, word), word)
+            store.record_launch_requests([request_for(claim, word)], word)
             assert store.launch_request(claim.id) == request_for(claim, word)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Select, Table, bindparam, insert, select, update
+from sqlalchemy import Connection, Select, Table, Update, bindparam, insert, select, update
 from sqlmodel import Session
 
 from burstd.db.codec import field_from_json, field_names, field_to_json, from_json, record_to_json, value_from_row
@@ -54,10 +54,24 @@ class NewEvent(NamedTuple):
     data: Mapping[str, Any] = {}
 
 
+# Kept: SQLAlchemy takes longer to put them together than to run them.
+_LOG = insert(EVENT)
+
+
 def log_events(session: Session, time: float, *events: NewEvent) -> None:
     """Appends to the log."""
     if events:
-        session.connection().execute(insert(EVENT), [{"time": time, **event._asdict()} for event in events])
+        session.connection().execute(_LOG, [{"time": time, **event._asdict()} for event in events])
+
+
+class Change(NamedTuple, Generic[V]):
+    """A value as it is on record, and what is to become of it."""
+
+    before: V
+    new: Any
+    """Its state from now on."""
+    reason: str
+    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -174,38 +188,59 @@ class JournaledRepository(Generic[V]):
 
     def change(self, session: Session, before: V, new: Any, reason: str, cause: str, fields: Mapping[str, Any]) -> V:
         """Writes the row and its event, where anything differs; the caller has looked that it may."""
+        return self.change_all(session, [Change(before, new, reason, fields)], cause)[0]
+
+    def change_all(self, session: Session, wanted: Sequence[Change[V]], cause: str) -> list[V]:
+        """Does what ``change`` does, for many values, each of them once."""
         kind, now = self._kind, self._clock.now()
-        plain = {name: field_to_json(name, value) for name, value in fields.items()}
-        changes = {name: field_from_json(kind.type, name, value) for name, value in plain.items()}
-        changes = {name: value for name, value in changes.items() if value != getattr(before, name)}
-        plain = {name: plain[name] for name in changes}
-        if new is not before.state:
-            changes |= {"state": new, "since": now, "reason": field_to_json("reason", reason)}
-        elif not changes:
-            return before
-        key: str = getattr(before, kind.key)
-        same = kind.table.c[kind.key] == key
-        session.connection().execute(update(kind.table).where(same).values(**_columns(changes)))
-        after = replace(before, **changes)
-        self._changed(session, [(before, after)])
-        data = {"set": plain} if plain else {}
-        log_events(session, now, NewEvent(kind.subject + key, before.state.value, new.value, reason, cause, data))
-        return after
+        values, changed, events = list[V](), list[tuple[V | None, V]](), list[NewEvent]()
+        rows: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for before, new, reason, fields in wanted:
+            plain = {name: field_to_json(name, value) for name, value in fields.items()}
+            changes = {name: field_from_json(kind.type, name, value) for name, value in plain.items()}
+            changes = {name: value for name, value in changes.items() if value != getattr(before, name)}
+            plain = {name: plain[name] for name in changes}
+            if new is not before.state:
+                changes |= {"state": new, "since": now, "reason": field_to_json("reason", reason)}
+            elif not changes:
+                values.append(before)
+                continue
+            key: str = getattr(before, kind.key)
+            row = _columns(changes)
+            rows.setdefault(tuple(row), []).append({_KEY: key, **row})
+            values.append(replace(before, **changes))
+            changed.append((before, values[-1]))
+            data = {"set": plain} if plain else {}
+            events.append(NewEvent(kind.subject + key, before.state.value, new.value, reason, cause, data))
+        for some in rows.values():
+            session.connection().execute(_update_by_key(kind.table, kind.key), some)
+        if changed:
+            self._changed(session, changed)
+        log_events(session, now, *events)
+        return values
 
 
 def select_journaled(connection: Connection, kind: JournaledKind[V], key: str, *, lock: bool = False) -> V:
     """One value, locked to the end of the transaction where the database can. Raises the kind's error."""
-    row = connection.execute(_by_key(kind.table, kind.key, lock), {"key": key}).mappings().one_or_none()
+    row = connection.execute(_select_by_key(kind.table, kind.key, lock), {_KEY: key}).mappings().one_or_none()
     if row is None:
         raise kind.unknown(key)
     return value_from_row(kind.type, row)
 
 
+_KEY = "key_of_row"
+"""No column may have the name of this parameter."""
+
+
 @cache
-def _by_key(table: Table, column: str, lock: bool) -> Select[Any]:
-    """Kept: SQLAlchemy takes longer to put it together than to run it."""
-    query = select(table).where(table.c[column] == bindparam("key"))
+def _select_by_key(table: Table, column: str, lock: bool) -> Select[Any]:
+    query = select(table).where(table.c[column] == bindparam(_KEY))
     return query.with_for_update() if lock else query
+
+
+@cache
+def _update_by_key(table: Table, column: str) -> Update:
+    return update(table).where(table.c[column] == bindparam(_KEY))
 
 
 def _columns(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,12 +132,10 @@ class Launcher:
 
     def _launch(self, requests: Sequence[LaunchRequest]) -> None:
         by_provider: dict[str, list[LaunchRequest]] = {}
-        # One flush to the disk for all: a thousand would keep the loop for seconds.
-        with self._store.batch():
-            for request in requests:
-                # The request is on record before the cloud hears of it; a repeat is word for word the same.
-                self._store.record_launch_request(request.claim_id, request)
-                by_provider.setdefault(request.offer.provider, []).append(request)
+        for request in requests:
+            by_provider.setdefault(request.offer.provider, []).append(request)
+        # The requests are on record before a cloud hears of them; a repeat is word for word the same.
+        self._store.record_launch_requests(requests)
         for name, some in by_provider.items():
             self._call(name, some)
 
