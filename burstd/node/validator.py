@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -43,6 +42,7 @@ from burstd.node.fabric import FABRIC_TEST, measure
 from burstd.node.facts import FactsRequest, facts_script, read_facts
 from burstd.node.frameworks import FRAMEWORKS, unproven_frameworks
 from burstd.node.launch_log import launch_fault
+from burstd.node.munge import head_credential, is_made_with
 from burstd.node.reference import Reference
 from burstd.node.slurmd_log import read_slurmd_log, registration_fault
 from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, parse_console_host_keys
@@ -369,16 +369,14 @@ class SlurmNodeValidator:
         return key
 
     def _munge_credential(self, uid: int) -> str:
-        """Good for a minute, and for this user of the machine only."""
-        argv = ["munge", "--no-input", f"--restrict-uid={uid}", "--ttl=60"]
-        argv += [f"--socket={self.config.munge_socket}"] if self.config.munge_socket else []
-        try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=10.0, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise HeadNotReady(f"munge does not work on the head: {error}. Look at munge.service there") from None
-        if done.returncode != 0:
-            raise HeadNotReady(f"munge does not work on the head: {done.stderr.strip()}. Look at munge.service there")
-        return done.stdout
+        """Of a munged that has the key which the machine gets: of another one no machine is believed by slurmctld."""
+        credential = head_credential(uid, self.config.munge_socket)
+        if not is_made_with(credential, self._munge_key()):
+            raise HeadNotReady(
+                f"the munged of the head has another key than {self.config.munge_key} as burstd sees it: "
+                "'burstctl check' says which is to be restarted"
+            )
+        return credential
 
     def _connect(self, claim: Claim, console: Callable[[], str] | None) -> Shell:
         check_address(claim)

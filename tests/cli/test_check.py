@@ -24,6 +24,7 @@ from burstd.node.reference import Reference
 from burstd.share import share_path
 from tests.api.fake_backend import FakeBackend
 from tests.api.world import NOW, SNAPSHOT
+from tests.node.test_munge import CREDENTIAL, KEY
 from tests.reach import let_others_in
 
 from .conftest import NOBODY, Run, as_user
@@ -629,3 +630,45 @@ def test_pools_without_home_directories_are_named(run: Run, tmp_path: Path) -> N
     ]
     assert found('[node]\nsentinels = ["/home"]') == []
     assert found('[mounts.trees]\nhome = { path = "{home}" }') == []
+
+
+def test_a_munge_key_that_munged_does_not_work_with_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, old, munge = tmp_path / "munge.key", tmp_path / "old.key", tmp_path / "munge"
+    munge.write_text(f"#!/bin/sh\necho '{CREDENTIAL}'\n", encoding="utf-8")
+    munge.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("burstd.cli.checks.munge.UNIT_COPY", old)
+    file = slurm_that_says(tmp_path, "SLURM_VERSION = 22.05.8\nAuthType = auth/munge", "", "")
+    file.write_text(f'{file.read_text(encoding="utf-8")}[node]\nmunge_key = "{key}"\n', encoding="utf-8")
+    lost = "burstd brings this key to each machine over ssh, and slurmctld refuses machines with it: none registers"
+
+    def said() -> list[str]:
+        lines = run("check", "--config", str(file), columns=300).out.splitlines()
+        at = [n for n, line in enumerate(lines) if line.startswith("munge")]
+        return lines[at[0] : at[0] + 3] if at else []
+
+    key.write_bytes(KEY)
+    assert said() == []
+    old.write_bytes(b"o" * 64)
+    assert said() == [
+        f"munge key {old}: wanted the key of the munged that runs here, found another key",
+        f"  As it is: {lost}.",
+        "  Remedy: systemctl restart burstd, which reads the key when it starts.",
+    ]
+    key.write_bytes(b"o" * 64)
+    assert said() == [
+        f"munge key {key}: wanted the key of the munged that runs here, found another key",
+        f"  As it is: {lost}.",
+        (
+            f"  Remedy: if {key} is right, systemctl restart munge slurmctld burstd; else name the cluster's key in "
+            "munge_key of [node]."
+        ),
+    ]
+    munge.write_text("#!/bin/sh\necho 'munge: Error: Failed to connect' >&2; exit 1\n", encoding="utf-8")
+    assert said() == [
+        "munge: wanted a credential, found munge does not work on the head: munge: Error: Failed to connect",
+        f"  As it is: {lost}.",
+        "  Remedy: look at munge.service.",
+    ]

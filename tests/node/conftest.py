@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from burstd.node.munge import ENCODE, is_made_with
 from burstd.node.ssh.host_keys import parse_console_host_keys
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.user_data import UserDataValues, render_user_data
@@ -91,7 +92,9 @@ class Machines:
 
     def credential(self, uid: int = 0) -> str:
         """Of the head's munged."""
-        return self.cluster.head.run(["munge", "-n", f"--restrict-uid={uid}"]).stdout
+        credential = self.cluster.head.run([*ENCODE, f"--restrict-uid={uid}"]).stdout
+        assert is_made_with(credential, (self.cluster.state / "munge.key").read_bytes())
+        return credential
 
     def console_of(self, box: Box) -> Callable[[], str]:
         """Its console once the keys are there: what a later try of burstd would see."""

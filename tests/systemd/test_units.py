@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from burstd.cli.checks.munge import UNIT_COPY
 from burstd.domain.health import HealthRules
 from burstd.node.own_nodes import own_watch_script
 from burstd.share import share_path
@@ -206,6 +207,7 @@ def test_under_a_real_systemd(head: SystemdBox, ask: Callable[[str], dict[str, s
     said = ask("ada")  # whoever speaks first has it started, and waits meanwhile
     assert head.shows("burstd.service", "ActiveState") == "active"
     assert head.run(["stat", "-c", "%U %a", "/etc/munge/munge.key"]).stdout == "munge 400\n"
+    assert head.run(["cat", str(UNIT_COPY)]).stdout == "k" * 64
     slurm = head.run(["sh", "-c", "echo $(id -u slurm):$(id -g slurm)"]).stdout.strip()
     assert said.pop("commands").startswith("slurm")
     assert said == {

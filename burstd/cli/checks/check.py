@@ -51,6 +51,7 @@ def check_deep(burstd: ApiClient, file: Path, user: str = "", pool: str = "") ->
 def _check(burstd: ApiClient, file: Path) -> None:
     from burstd.cli.checks.host import has_address, resolved, slurmctld_findings
     from burstd.cli.checks.mounts import home_findings, mounts_findings
+    from burstd.cli.checks.munge import munge_findings
     from burstd.cli.checks.offers import catalogs_of_daemon, offer_findings
     from burstd.cli.checks.rights import rights_findings
     from burstd.cli.checks.staging import staging_findings
@@ -74,6 +75,7 @@ def _check(burstd: ApiClient, file: Path) -> None:
         *compare_slurm_conf(pools, options, running),
         *projects,
         *slurmctld_findings(running.config, settings.slurm.conf_server, resolved, has_address),
+        *munge_findings(settings, running.config),
         *staging_findings(settings, running.config),
         *mounts_findings(settings),
         *home_findings(settings),
