@@ -1,9 +1,10 @@
-"""Runs all tests: lint, then the quick ones, then, file by file, those that crash burstd and those on real systems.
+"""Runs all tests: the quick ones, then, file by file, those that crash burstd and those on real systems.
 
-The control planes are built meanwhile: lint has one processor only.
+Lint runs beside the quick ones, and what it says comes after them. The control planes are built meanwhile.
 
-A test on a real system mostly waits, so four files run at once and the longest begin first. A test that crashes burstd
-never waits; it has the processor meanwhile.
+Tests on real systems mostly wait, many of the quick ones do for programs that they started, so four processes have
+tests at once on two processors, and of the files the longest begin first. A test that crashes burstd never waits; it
+has the processor meanwhile.
 
 What fails on a busy machine beside another is tried once more, alone, and told as flaky in the last lines where it
 passes then. Files from sbatch to the cloud and back are tried again whole: a test that looks at what the others of its
@@ -28,7 +29,7 @@ _LONG = " or ".join(LONG)
 _FILES = [str(file) for file in sorted((PROJECT / "tests").rglob("test_*.py")) if names_long_mark(file)]
 """Files with tests that take long: each of four processes would import all the others for nothing."""
 _STAGES = (
-    (f"not ({_LONG})", "-n", "2"),
+    (f"not ({_LONG})", "-n", "4"),
     (
         *(_LONG, "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"),
         *("-p", "tests.lab.suite", "--durations=15", *_FILES),
@@ -150,22 +151,34 @@ def _stage(which: str, *words: str) -> tuple[int, set[str]]:
     return again, failed - _failed()
 
 
+def _lint_status(lint: subprocess.Popen[str]) -> int:
+    """Writes what lint has said, and waits for its end."""
+    said, _ = lint.communicate()
+    sys.stdout.write(said)
+    sys.stdout.flush()
+    return lint.returncode
+
+
 def main() -> int:
     """pytest's exit status: of the last stage, or of the first with a test that failed twice."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     flaky: set[str] = set()
-    with subprocess.Popen([sys.executable, "-m", "tests.lab.prepare"], cwd=PROJECT) as prepare:
+    with (
+        subprocess.Popen([sys.executable, "-m", "tests.lab.prepare"], cwd=PROJECT) as prepare,
+        subprocess.Popen(
+            ["make", "lint"], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as lint,
+    ):
         try:
-            if status := subprocess.run(["make", "lint"], cwd=PROJECT, check=False).returncode:
-                return status
             for stage in _STAGES:
-                if stage is _STAGES[-1] and (status := prepare.wait()):
+                if stage is _STAGES[-1] and (status := _lint_status(lint) or prepare.wait()):
                     break
                 status, unsteady = _stage(*stage)
                 flaky |= unsteady
                 if status:
                     break
         finally:
+            lint.terminate()
             prepare.terminate()
     sys.stdout.write("\n".join([f"flaky: {len(flaky)}", *sorted(flaky)]) + "\n")
     return status
