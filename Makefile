@@ -1,8 +1,8 @@
-# make demo | demo-shell | test | fuzz | check | lint | deb | clean. What each does: README.md.
+# make demo | demo-shell | test | fuzz | check | lint | deb | requirements | release | clean. What each does: README.md.
 RELEASE ?= bookworm
 .ONESHELL:
 .SHELLFLAGS := -eu -c
-.PHONY: demo demo-shell test fuzz check lint deb clean help
+.PHONY: demo demo-shell test fuzz check lint deb requirements release clean help
 # Tests start hundreds of Python programs: compiled once is four times as quick.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -13,6 +13,8 @@ help:
 	echo "make check                                  the quick loop: lint, unit tests that take no time"
 	echo "make test                                   everything, real Slurm included (root)"
 	echo "make deb [RELEASE=bookworm|trixie|forky]    the Debian package, in dist/ (root)"
+	echo "make requirements                           config/requirements.txt anew, after a change of constraints.txt"
+	echo "make release                                wheel, source, components (CycloneDX) and SHA256SUMS, in dist/"
 	echo "make fuzz [BURSTD_FUZZ_SECONDS=300]         hostile text for every parser, so long for each"
 
 demo:
@@ -47,6 +49,14 @@ fuzz:
 deb:
 	@venv=$$(tests/lab/setup.sh boxes)
 	exec "$$venv/bin/python" -m tests.lab.deb --release "$(RELEASE)"
+
+requirements:
+	@venv=$$(tests/lab/setup.sh plain)
+	exec "$$venv/bin/python" -m tests.lab.requirements
+
+release:
+	@venv=$$(tests/lab/setup.sh plain)
+	exec "$$venv/bin/python" -m tests.lab.release
 
 clean:
 	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

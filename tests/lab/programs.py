@@ -24,13 +24,13 @@ PREFIX = "/opt/burstd"
 EXTRAS = ("aws", "openshift", "openstack", "postgresql", "s3", "swift")
 """All clouds, stores and databases. The others need libraries that pip does not bring."""
 _UNUSED_S = 7 * 86400
-_PARTS = ("burstd", "policies", "providers", "staging", "config", "systemd", "pyproject.toml", "README.md", "LICENSE")
+PARTS = ("burstd", "policies", "providers", "staging", "config", "systemd", "pyproject.toml", "README.md", "LICENSE")
 
 
 def wheel() -> Path:
     """The wheel of this checkout, built anew when a file that goes into it has changed."""
     digest = hashlib.sha256()
-    for part in _PARTS:
+    for part in PARTS:
         top = PROJECT / part
         files = [top] if top.is_file() else sorted(p for p in top.rglob("*") if p.is_file())
         for file in files:
@@ -51,23 +51,24 @@ def wheel() -> Path:
     return built[0]
 
 
-def needs(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
-    """A layer with a virtual environment for all that burstd and its EXTRAS need, and not burstd itself."""
+def declared_requirements() -> list[str]:
+    """What pyproject.toml says that burstd and its EXTRAS need."""
     with (PROJECT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     extras = project["optional-dependencies"]
-    requirements = "\n".join([*project["dependencies"], *(line for name in EXTRAS for line in extras[name])])
-    constraints = (PROJECT / "config" / "constraints.txt").read_text(encoding="utf-8")
+    return [*project["dependencies"], *(line for name in EXTRAS for line in extras[name])]
+
+
+def needs(rootfs: Rootfs, progress: Callable[[str], None] = lambda _step: None) -> Path:
+    """A layer with a virtual environment for all that burstd and its EXTRAS need, and not burstd itself."""
+    wanted = (PROJECT / "config" / "requirements.txt").read_text(encoding="utf-8")
     script = f"""set -e
 cat >/tmp/requirements.txt <<'END'
-{requirements}
-END
-cat >/tmp/constraints.txt <<'END'
-{constraints}
+{wanted}
 END
 python3 -m venv {PREFIX}
 cd /tmp
-{PREFIX}/bin/pip install --quiet --disable-pip-version-check --no-cache-dir -r requirements.txt -c constraints.txt
+{PREFIX}/bin/pip install --quiet --disable-pip-version-check --no-cache-dir --require-hashes -r requirements.txt
 rm -rf /tmp/* /root/.cache
 """
     return ensure_layer(rootfs, script, ["sh", "-c", script], progress=progress)
