@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from burstd.cli.output import ConsoleOutput
-from burstd.cli.session import ApiClient, ExitCode
+from burstd.cli.session import ApiClient, ExitCode, Params
 from burstd.cli.setup import deep
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.slurm.shape import Gres, Shape
@@ -21,23 +21,33 @@ from burstd.domain.slurm.shape import Gres, Shape
 ADA = pwd.struct_passwd(("ada", "x", 3001, 3001, "", "/home/ada", "/bin/sh"))
 GPU = Pool("gpu", ("g1",), ("burst",), Shape(2, 1800, (Gres("gpu", "v100", 2),)))
 CPU = Pool("cpu", ("c1",), ("burst",), Shape(2, 1800))
-BOOTING = {"node": "c1", "subject": "claim:1", "new": "booting", "reason": "an instance is there"}
+BOOTING = {"seq": 41, "node": "c1", "subject": "claim:1", "new": "booting", "reason": "an instance is there"}
+OLD = {"seq": 40, "node": "c9", "subject": "claim:0", "new": "failed", "reason": "of an older job 5"}
+FAILED = [
+    {"seq": 42, "node": "c1", "subject": "claim:1", "new": "failed", "reason": "capacity: none left"},
+    {"seq": 43, "node": "", "subject": "job:5", "new": "failed", "reason": "no machine"},
+    {"seq": 44, "node": "c2", "subject": "claim:2", "new": "lost", "reason": "gone from two lists"},
+]
 ENDED = {"state": "COMPLETED", "exit_code": "0:0", "nodes": ["c1"]}
 
 
 class Daemon(ApiClient):
-    """Answers with what it is given; an explanation is not known."""
+    """Answers with what it is given; an explanation is not known. ``events`` come after its start."""
 
-    def __init__(self, *details: Mapping[str, Any] | None) -> None:
+    def __init__(self, *details: Mapping[str, Any] | None, events: Sequence[Mapping[str, Any]] = (BOOTING,)) -> None:
         super().__init__(Path("/none"), as_json=False)
         self._details: Iterator[Mapping[str, Any] | None] = iter(details)
-        self._events = [BOOTING]
+        self._events = [OLD, *events]
+
+    def get_json(self, path: str, params: Params | None = None) -> Any:
+        assert (path, params) == ("/events", {"limit": 1})
+        return {"events": [OLD], "last": 40}
 
     def request_status(self, method: str, path: str, *_: object, **more: Any) -> tuple[int, Any]:
-        del method, more
+        del method
         if path == "/events":
-            events, self._events = self._events, []
-            return 200, {"events": events, "last": 7}
+            found = [event for event in self._events if event["seq"] > more["params"]["after"]]
+            return 200, {"events": found, "last": self._events[-1]["seq"]}
         detail = None if path.endswith("/explanation") else next(self._details)
         return (404, {"error": "none"}) if detail is None else (200, detail)
 
@@ -94,6 +104,22 @@ def test_a_trial_that_fails_says_why(
     assert ended.value.exit_code == ExitCode.NEGATIVE
     assert said.err == f"burstctl: The trial failed: {says}.\n"
     assert "c1  booting  an instance is there\n" in said.out
+    assert "older job" not in said.out
+
+
+def test_the_trial_ends_with_the_second_machine_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = {"job": {"verdict": "boot"}}
+    one = trial(monkeypatch, Daemon(waits, events=[FAILED[0]]), lambda _: (0, "", ""))
+    with pytest.raises(StopIteration):  # it goes on asking after one
+        one.follow("5")
+    two = trial(monkeypatch, Daemon(events=FAILED), lambda _: (0, "", ""))
+    with pytest.raises(typer.Exit):
+        two.follow("5")
+    assert capsys.readouterr().err == (
+        "burstctl: The trial failed: 2 machines failed:\n  c1: capacity: none left\n  c2: gone from two lists.\n"
+    )
 
 
 def test_the_job_is_submitted_to_one_pool_from_the_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,31 @@ def test_jobs_that_name_no_memory_must_fit(
     assert "PartitionName=burst Nodes=cpu1,gpu[01-10] DefMemPerCPU=4000 MaxTime=INFINITE State=UP" in lines
 
 
+@pytest.mark.parametrize(
+    ("partition", "of_all", "found"),
+    [
+        (None, "DefMemPerGPU=64000", None),
+        (None, "DefCpuPerGPU=2,DefMemPerGPU=64001", "64001 MiB with each GPU"),
+        ("DefMemPerGPU=12000", "DefMemPerGPU=64001", None),
+        ("DefMemPerGPU=70000", "(null)", "70000 MiB with each GPU"),
+    ],
+)
+def test_jobs_of_a_gpu_that_name_no_memory_must_fit(partition: str | None, of_all: str, found: str | None) -> None:
+    burst = {**MATCHING_SLURM.partitions["burst"], **({} if partition is None else {"JobDefaults": partition})}
+    running = replace(changed("JobDefaults", of_all), partitions={**MATCHING_SLURM.partitions, "burst": burst})
+    said = [
+        (f.wanted, f.found)
+        for f in compare_slurm_conf([replace(GPU, partitions=("burst",)), CPU], OPTIONS, running)
+        if f.subject == "partition burst"
+    ]
+    assert said == ([("DefMemPerGPU=12800", found)] if found else [])
+    pools = [CPU, GPU]
+    lines = slurm_conf_fragment(pools, replace(OPTIONS, default_gpu_memory_mib=64001)).splitlines()
+    assert "PartitionName=burst Nodes=cpu1,gpu[01-10] DefMemPerGPU=12800 MaxTime=INFINITE State=UP" in lines
+    lines = slurm_conf_fragment([CPU], replace(OPTIONS, default_gpu_memory_mib=64001)).splitlines()
+    assert "PartitionName=burst Nodes=cpu1 MaxTime=INFINITE State=UP" in lines
+
+
 def test_the_lines_for_slurm_conf() -> None:
     lines = slurm_conf_fragment([GPU, CPU], OPTIONS).splitlines()
     assert (
@@ -231,7 +256,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
     ],
 )  # fmt: skip
 def test_a_setting_that_differs_is_named(setting: str, value: str, wanted: str, *, advice: bool) -> None:
-    (found,) = compare_slurm_conf([GPU, CPU], OPTIONS, changed(setting, value))
+    found = compare_slurm_conf([GPU, CPU], OPTIONS, changed(setting, value))[0]
     assert (found.subject, found.wanted, found.recommended) == (setting, wanted, advice)
     assert found.consequence
     assert setting in found.remedy
@@ -388,8 +413,26 @@ def test_a_partition_that_takes_in_slots_is_named() -> None:
 
 def test_partitions_to_keep_that_slurm_does_not_have_are_named() -> None:
     there = {name: fields for name, fields in MATCHING_SLURM.partitions.items() if name != "main"}
-    [found] = compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, partitions=there))
+    found = compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, partitions=there))[0]
     assert (found.subject, found.found) == ("keep_partitions", "Slurm has no partition main")
+
+
+@pytest.mark.parametrize(
+    ("spared", "wants"), [(None, "own[1-4]"), ("own[1-2]", "own[3-4]"), ("own[1-4]:1", "own[1-4]"), ("own[1-4]", "")]
+)
+def test_the_sites_own_nodes_beside_those_of_pools(spared: str | None, wants: str) -> None:
+    config = {**MATCHING_SLURM.config, **({} if spared is None else {"SuspendExcNodes": spared})}
+    partitions = {**MATCHING_SLURM.partitions, "gpu": {"Nodes": "gpu[01-10],main[1-4],own[1-4]", "State": "UP"}}
+    found = [
+        (f.wanted, f.found, f.consequence, f.remedy)
+        for f in compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, config=config, partitions=partitions))
+        if f.subject == "SuspendExcNodes"
+    ]
+    expected = (
+        wants, spared or "not set", "power saving may switch the site's own machines off",
+        f"add {wants} to SuspendExcNodes and restart slurmctld",
+    )  # fmt: skip
+    assert found == ([expected] if wants else [])
 
 
 CONFIG_FOLDER = Path(__file__).parents[2] / "config"

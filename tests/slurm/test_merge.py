@@ -132,6 +132,31 @@ def test_a_partition_of_all_nodes_does_not_swallow_those_of_clouds(line: str, be
     assert becomes in in_force(merged(f"{SITE}{line}\n"))
 
 
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("PartitionName=burst Nodes=n[3-4]", "SuspendExcNodes=n[3-4]"),
+        ("PartitionName=burst Nodes=ALL", "SuspendExcNodes=n[3-4]"),  # n1 and n2 are in a partition that is kept
+        ("PartitionName=burst Nodes=n2", None),
+        ("PartitionName=burst Nodes=n[3-4]\nPartitionName=login Nodes=n4\nSuspendExcParts=login", "SuspendExcNodes=n3"),
+        ("PartitionName=burst Nodes=n3\nSuspendExcParts=burst", None),
+        ("PartitionName=burst Nodes=n[3-4]\nSuspendExcNodes=n[1,3]", "SuspendExcNodes=n[1,3],n4"),
+        ("PartitionName=burst Nodes=n3\nSuspendExcNodes=n[3-4]:1", "SuspendExcNodes=n[3-4]:1,n3"),
+        ("PartitionName=burst Nodes=n3\nSuspendExcNodes=n[1-3]", "SuspendExcNodes=n[1-3]"),
+        ("NodeSet=fat Nodes=n4\nPartitionName=burst Nodes=fat", "SuspendExcNodes=n[3-4]"),
+        ("PartitionName=other Nodes=n[3-4]", None),
+    ],
+)
+def test_power_saving_spares_the_sites_own_nodes_in_a_partition_that_burstds_join(
+    text: str, becomes: str | None
+) -> None:
+    text = f"{SITE}NodeName=n[3-4] CPUs=8\n{text}\n"
+    new = merged(text)
+    assert [one for one in in_force(new) if one.startswith("SuspendExcNodes")] == ([becomes] if becomes else [])
+    assert unmerge(new) == text
+    assert merge_slurm_conf({CONF: new}, [CPU], OPTIONS) == {}
+
+
 def test_defaults_do_not_reach_the_pools_nodes_and_partition() -> None:
     text = f"NodeName=DEFAULT Sockets=2 CoresPerSocket=16\nPartitionName=DEFAULT Nodes=ALL MaxTime=60\n{SITE}"
     lines = in_force(merged(text))

@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from burstd.api.answers.text import duration_text, money_text
+from burstd.api.answers.text import duration_text, money_text, plural
 from burstd.cli.output import ConsoleOutput, styled_state
-from burstd.cli.session import ApiClient, ExitCode
+from burstd.cli.session import ApiClient, ExitCode, Params
+from burstd.domain.claim import ClaimState
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.slurm.commands.parsing import expand_hosts
@@ -30,7 +31,8 @@ OUTPUT_TIMEOUT_S = 30.0
 _OUTPUT_BYTES = "65536"
 """Of the job's output that are read at most: the file is the user's."""
 _TRIES = 2
-"""Machines that may fail one after the other before the check gives up."""
+"""Machines that may fail before the check gives up."""
+_FAILED = (ClaimState.FAILED.value, ClaimState.LOST.value)
 _QUEUE_S = 120.0
 _FIRST_UID = 1000
 _LAST_UID = 60000
@@ -107,6 +109,8 @@ class Trial:
         self._patience_s = patience_s
         self._as_user = as_user
         self._begin = time.monotonic()
+        # Job numbers come again after 'slurmctld -c': what is on record of an older job of this number is not ours.
+        self._last_event: int = burstd.get_json("/events", params={"limit": 1})["last"]
 
     def submit(self, pool: Pool, exclude: Sequence[str]) -> str:
         """The job's id."""
@@ -121,16 +125,20 @@ class Trial:
         return done.stdout.strip().partition(";")[0]
 
     def follow(self, job: str) -> None:
-        """Prints what happens until the job has ended well."""
-        last = 0
+        """Prints what happens until the job has ended well; two machines that fail are enough."""
+        causes: list[str] = []
         while True:
-            status, events = self._burstd.request_status("GET", "/events", params={"job": job, "after": last})
+            query: Params = {"job": job, "after": self._last_event}
+            status, events = self._burstd.request_status("GET", "/events", params=query)
             if status == 200:  # else burstd has not seen the job yet
-                last = max(last, events["last"])
+                self._last_event = max(self._last_event, events["last"])
                 for event in events["events"]:
-                    self._step(
-                        event["node"] or event["subject"].replace(":", " "), event["new"] or "over", event["reason"]
-                    )
+                    subject = event["node"] or event["subject"].replace(":", " ")
+                    self._step(subject, event["new"] or "over", event["reason"])
+                    if event["subject"].startswith("claim:") and event["new"] in _FAILED:
+                        causes.append(f"\n  {subject}: {event['reason']}")
+            if len(causes) >= _TRIES:
+                self._fail(job, f"{plural(len(causes), 'machine')} failed:{''.join(causes)}")
             status, detail = self._burstd.request_status("GET", f"/jobs/{job}")
             end = detail.get("end") if status == 200 else None
             if end is not None:

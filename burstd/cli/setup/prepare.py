@@ -16,7 +16,7 @@ from burstd.cli.setup.head import Head, SetupRefused, programs_folder
 from burstd.cli.setup.journal import Journal, read_text
 from burstd.cli.setup.steps import OLD_SETTINGS, SETTINGS
 from burstd.share import share_path
-from burstd.slurm.config.check import default_memory
+from burstd.slurm.config.check import default_gpu_memory, default_memory
 from burstd.slurm.config.merge import included, merge_gres_conf, merge_slurm_conf
 from burstd.slurm.config.render import required_settings
 
@@ -104,7 +104,10 @@ def _wanted(head: Head, settings: Settings) -> Wanted:
     from burstd.slurm.hostlist import expand
 
     pools = list(build_pools(settings, expand).values())
-    options = replace(render_options(settings), version=head.version, default_memory_mib=default_memory(head.config))
+    options = replace(
+        render_options(settings), version=head.version, default_memory_mib=default_memory(head.config),
+        default_gpu_memory_mib=default_gpu_memory(head.config),
+    )  # fmt: skip
     conf, gres = _conf_files(head.conf), _conf_files(head.conf.with_name("gres.conf"))
     changes = merge_slurm_conf(conf, pools, options) | merge_gres_conf(gres, pools, options, conf)
     beside = {}

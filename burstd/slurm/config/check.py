@@ -30,6 +30,7 @@ from burstd.slurm.config.projects import (
 from burstd.slurm.config.render import (
     NODE_PROLOG,
     NODE_PROLOG_FILE,
+    POWERED_DOWN,
     PROLOG,
     TASK_PROLOG,
     SlurmConfOptions,
@@ -131,6 +132,7 @@ def compare_slurm_conf(
         *_counted(known, running),
         *_partitions(pools, known, running),
         *_kept_partitions(known, running),
+        *_exposed_nodes(pools, running),
         *_strange_partitions(pools, known, running),
         *_submission(running),
         *_controllers(running),
@@ -386,6 +388,13 @@ def default_memory(settings: Mapping[str, str]) -> int:
     return parse_mebibytes(settings.get("DefMemPerCPU", "")) or parse_mebibytes(settings.get("DefMemPerNode", ""))
 
 
+def default_gpu_memory(settings: Mapping[str, str]) -> int:
+    """MiB that a job asks for with each GPU where it names no memory, by JobDefaults; 0: nothing is set."""
+    return parse_mebibytes(
+        dict(map(_key_and_value, settings.get("JobDefaults", "").split(","))).get("DefMemPerGPU", "")
+    )
+
+
 def _partitions(pools: Sequence[Pool], options: SlurmConfOptions, running: RunningSlurm) -> Iterator[SlurmConfFinding]:
     whole_nodes, of_projects = options.workdir_partitions, pair_names(options.projects)
     wanted: dict[str, list[str]] = {}
@@ -423,11 +432,13 @@ def _partitions(pools: Sequence[Pool], options: SlurmConfOptions, running: Runni
                 f"scontrol update partitionname={name} state=up",
             )
         asked = default_memory(fields) or default_memory(running.config)
-        if fitting := fitting_memory(pools, name, asked):
+        asked_gpu = default_gpu_memory(fields) or default_gpu_memory(running.config)
+        if fitting := fitting_memory(pools, name, asked, asked_gpu):
+            by_gpu = fitting.startswith("DefMemPerGPU")
             yield SlurmConfFinding(
                 f"partition {name}",
                 fitting,
-                f"{asked} MiB for a job that names no memory",
+                f"{asked_gpu} MiB with each GPU" if by_gpu else f"{asked} MiB for a job that names no memory",
                 "no node of the partition has so much, so such jobs never start",
                 f"add {fitting} to the partition's line in slurm.conf, and run scontrol reconfigure",
             )
@@ -469,6 +480,27 @@ def _kept_partitions(options: SlurmConfOptions, running: RunningSlurm) -> Iterat
             "nothing keeps power saving from powering down the site's own nodes",
             "name them as Slurm does, in slurm.keep_partitions of burstd.toml and in SuspendExcParts of slurm.conf",
         )
+
+
+def spared_nodes(value: str) -> set[str]:
+    """The nodes of SuspendExcNodes, without those of a group of which Slurm spares only so many (``n[1-9]:2``)."""
+    return {node for node in expand_hosts(value) if ":" not in node}
+
+
+def _exposed_nodes(pools: Sequence[Pool], running: RunningSlurm) -> Iterator[SlurmConfFinding]:
+    """The site's own nodes in pools' partitions that power saving does not leave alone."""
+    slots = {slot for pool in pools for slot in pool.slots}
+    spared = spared_nodes(running.config.get("SuspendExcNodes", ""))
+    for name in text_or_empty(running.config.get("SuspendExcParts", "")).split(","):
+        spared.update(expand_hosts(running.partitions.get(name, {}).get("Nodes", "")))
+    joined = (running.partitions.get(name, {}) for pool in pools for name in pool.partitions)
+    own = {node for fields in joined for node in expand_hosts(fields.get("Nodes", ""))} - slots - spared
+    if own:
+        nodes = compress(sorted(own))
+        yield SlurmConfFinding(
+            "SuspendExcNodes", nodes, running.config.get("SuspendExcNodes", "not set"), POWERED_DOWN,
+            f"add {nodes} to SuspendExcNodes and restart slurmctld", recommended=True,
+        )  # fmt: skip
 
 
 def _strange_partitions(

@@ -8,14 +8,16 @@ else was changed in the file since.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from burstd.domain.cloud.offer import Pool
-from burstd.slurm.config.check import entry_matches, value_matches
+from burstd.slurm.commands.parsing import expand_hosts
+from burstd.slurm.config.check import entry_matches, spared_nodes, value_matches
 from burstd.slurm.config.render import (
     NODE_PROLOG,
+    POWERED_DOWN,
     PROLOG,
     TASK_PROLOG,
     SlurmConfOptions,
@@ -104,8 +106,12 @@ def merge_slurm_conf(files: Mapping[Path, str], pools: Sequence[Pool], options: 
     added = [line for setting in required_settings(pools, options) for line in _set(setting, statements)]
     own = _own_nodes(statements, pools)
     known = _join_partitions(statements, pools, own)
+    exposed = _exposed_nodes(statements, own, known, options.onprem_partitions)
+    added += _spare(exposed, statements) if exposed else []
     added += [node_line(pool) for pool in pools]
-    added += partition_lines(pools, options.workdir_partitions, known, options.default_memory_mib)
+    added += partition_lines(
+        pools, options.workdir_partitions, known, options.default_memory_mib, options.default_gpu_memory_mib
+    )
     default = next((s.place for s in statements if s.pairs.get(s.kind, "").upper() == "DEFAULT"), None)
     return _changed(files, texts, statements, {main: (default, added)})
 
@@ -274,6 +280,33 @@ def _join_partitions(statements: Sequence[_Statement], pools: Sequence[Pool], ow
             known.add(name)
             statement.edits["nodes"] = ",".join(filter(None, (nodes, compress(slots[name]))))
     return known
+
+
+def _exposed_nodes(
+    statements: Sequence[_Statement], own: Sequence[str], joined: Collection[str], kept: Collection[str]
+) -> list[str]:
+    """The site's own nodes in partitions that burstd's join, and in none that power saving leaves alone."""
+    parts: dict[str, set[str]] = {}
+    spared = {name for s in statements for name in s.pairs.get("suspendexcparts", "").split(",")}.union(kept)
+    for statement in statements:
+        if statement.kind == "partitionname":
+            names = set(expand_hosts(statement.pairs.get("nodes", "")))
+            # A name that is no node is a NodeSet's, which may have any.
+            parts[statement.pairs["partitionname"]] = names if names.issubset(own) else set(own)
+    exposed = {node for name in set(joined) - spared for node in parts[name]}
+    return [node for node in own if node in exposed.difference(*(parts.get(name, ()) for name in spared))]
+
+
+def _spare(nodes: Sequence[str], statements: Sequence[_Statement]) -> list[str]:
+    """Adds them to SuspendExcNodes where the site has it; else the lines to add."""
+    there = [s for s in statements if s.kind not in _TABLES and "suspendexcnodes" in s.pairs]
+    if not there:
+        return [f"# without it {POWERED_DOWN}", f"SuspendExcNodes={compress(nodes)}"]
+    value = there[-1].pairs["suspendexcnodes"]
+    left = set(nodes) - spared_nodes(value)
+    if left:
+        there[-1].edits["suspendexcnodes"] = f"{value},{compress([node for node in nodes if node in left])}"
+    return []
 
 
 def _changed(

@@ -33,6 +33,7 @@ NODE_PROLOG_FILE, TASK_PROLOG_FILE = "/etc/burstd/true", "/etc/burstd/task-prolo
 """On burstd's nodes."""
 NODE_PROLOG_FILES = "/[eu][ts][cr]/b*/true"
 """That file, and /usr/bin/true, which every node has: slurmd drains a node on which it finds none."""
+POWERED_DOWN = "power saving may switch the site's own machines off"
 CLOUD_NODES_SHOWN_SINCE = (23, 2, 0)
 """From this version on powered-down CLOUD nodes are always shown."""
 
@@ -50,8 +51,8 @@ class SlurmConfOptions:
     machines by their comment. ``projects`` share the nodes of
     ``partitions``, which are the running ones; ``features`` are those of these nodes.
     ``default_memory_mib``: what a job that names no memory asks for, by DefMemPerNode or DefMemPerCPU of all
-    partitions; 0: no such setting. ``made_projects``: those that burstctl has made, whose partitions are in the file
-    ``kept_lines``.
+    partitions; 0: no such setting. ``default_gpu_memory_mib``: the same for each GPU. ``made_projects``: those that
+    burstctl has made, whose partitions are in the file ``kept_lines``.
     """
 
     version: tuple[int, int, int] = (22, 5, 0)
@@ -69,6 +70,7 @@ class SlurmConfOptions:
     partitions: Partitions = field(default_factory=dict)
     features: Features = field(default_factory=dict)
     default_memory_mib: int = 0
+    default_gpu_memory_mib: int = 0
     made_projects: tuple[str, ...] = ()
     kept_lines: str = ""
 
@@ -156,7 +158,7 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
             SlurmConfSetting(
                 "SuspendExcParts",
                 options.onprem_partitions,
-                "power saving may switch the site's own machines off",
+                POWERED_DOWN,
                 merge=True,
             )
         )
@@ -279,6 +281,7 @@ def partition_lines(
     whole_nodes: Collection[str] = (),
     without: Collection[str] = (),
     default_memory_mib: int = 0,
+    default_gpu_memory_mib: int = 0,
 ) -> list[str]:
     """One PartitionName line for each other partition that has slots. ``whole_nodes``: where a job shares no node."""
     slots: dict[str, list[str]] = {}
@@ -293,18 +296,24 @@ def partition_lines(
             words.append("OverSubscribe=EXCLUSIVE")
         elif name in exclusive:
             words.append("ExclusiveUser=YES")
-        if fitting := fitting_memory(pools, name, default_memory_mib):
+        if fitting := fitting_memory(pools, name, default_memory_mib, default_gpu_memory_mib):
             words.append(fitting)
         lines.append(" ".join([*words, "MaxTime=INFINITE", "State=UP"]))
     return lines
 
 
-def fitting_memory(pools: Sequence[Pool], partition: str, default_memory_mib: int) -> str:
-    """``DefMemPerCPU=900``, where a job that names no memory fits no node of a partition's pools; else empty."""
+def fitting_memory(pools: Sequence[Pool], partition: str, default_mib: int, default_gpu_mib: int) -> str:
+    """``DefMemPerCPU=900``, where a job that names no memory fits no node of a partition's pools; else empty.
+
+    ``DefMemPerGPU=900``, where that is so of a job of one GPU. Slurm takes one of the two.
+    """
     shapes = [pool.shape for pool in pools if partition in pool.partitions]
-    if default_memory_mib <= max(shape.memory_mib for shape in shapes):
-        return ""
-    return f"DefMemPerCPU={min(shape.memory_mib // shape.cpus for shape in shapes)}"
+    if default_mib > max(shape.memory_mib for shape in shapes):
+        return f"DefMemPerCPU={min(shape.memory_mib // shape.cpus for shape in shapes)}"
+    with_gpus = [shape for shape in shapes if shape.gpus()]
+    if with_gpus and default_gpu_mib > max(shape.memory_mib for shape in with_gpus):
+        return f"DefMemPerGPU={min(shape.memory_mib // shape.gpus() for shape in with_gpus)}"
+    return ""
 
 
 def exclusive_user_partitions(pools: Sequence[Pool]) -> frozenset[str]:
@@ -326,9 +335,16 @@ def slurm_conf_fragment(pools: Sequence[Pool], options: SlurmConfOptions) -> str
     for pool in pools:
         lines.append(f"# pool {pool.name}")
         lines.append(node_line(pool))
-    lines.append("# A partition that slurm.conf has already: add the nodes to its Nodes instead.")
+    lines.append(
+        "# A partition that slurm.conf has already: add the nodes to its Nodes instead, and name the site's own"
+    )
+    lines.append("# nodes in it in SuspendExcNodes.")
     lines += partition_lines(
-        pools, options.workdir_partitions, pair_names(options.projects), options.default_memory_mib
+        pools,
+        options.workdir_partitions,
+        pair_names(options.projects),
+        options.default_memory_mib,
+        options.default_gpu_memory_mib,
     )
     lines += _project_lines(options)
     return "\n".join(lines) + "\n"
