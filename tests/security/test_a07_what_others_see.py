@@ -260,11 +260,11 @@ def answers(path: Path, user: str, group: str = "") -> dict[str, tuple[int, str]
     found = {}
     account = pwd.getpwnam(user)
     gid = grp.getgrnam(group).gr_gid if group else account.pw_gid
-    for urls in ANSWERS.values():
-        for url in urls:
-            with ApiTestClient(path, account.pw_uid, gid) as client:
+    with ApiTestClient(path, account.pw_uid, gid) as client:
+        for urls in ANSWERS.values():
+            for url in urls:
                 status, said = client.request("GET", url)
-            found[url] = status, json.dumps(said)
+                found[url] = status, json.dumps(said)
     return found
 
 
@@ -312,11 +312,12 @@ def test_nobody_acts_on_what_is_anothers(served: tuple[FakeBackend, Path], user:
     held = list(backend.routes.routes)
     backend.commands.clear()
     acting = {route: methods for route, methods in paths(backend).items() if route not in QUESTIONS}
-    for route, methods in acting.items():
-        for method in sorted(methods - {"get"}):
-            url = re.sub(r"\{(\w+)\}", lambda part: {"job_id": WHOLE, "pool": "gpu"}.get(part[1], "sandbox"), route)
-            with ApiTestClient(path, pwd.getpwnam(user).pw_uid) as client:
-                status, said = client.request(method.upper(), url, BODIES.get(route, BODIES.get(f"{method} {route}")))
-            assert status in (403, 404), (method, url, status, said)
-            assert SECRET not in json.dumps(said), (method, url, said)
+    with ApiTestClient(path, pwd.getpwnam(user).pw_uid) as client:
+        for route, methods in acting.items():
+            for method in sorted(methods - {"get"}):
+                url = re.sub(r"\{(\w+)\}", lambda part: {"job_id": WHOLE, "pool": "gpu"}.get(part[1], "sandbox"), route)
+                body = BODIES.get(route, BODIES.get(f"{method} {route}"))
+                status, said = client.request(method.upper(), url, body)
+                assert status in (403, 404), (method, url, status, said)
+                assert SECRET not in json.dumps(said), (method, url, said)
     assert (backend.commands, backend.routes.routes) == ([], held)

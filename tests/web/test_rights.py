@@ -67,9 +67,9 @@ _SEEN = re.compile(rf"\b({'|'.join(NUMBERS)})\b|77\.77|{SECRET}")
 
 def pages(path: Path, user: str) -> dict[str, HttpAnswer]:
     found = {}
-    for addresses in ADDRESSES.values():
-        for address in addresses:
-            with ApiTestClient(path, pwd.getpwnam(user).pw_uid) as client:
+    with ApiTestClient(path, pwd.getpwnam(user).pw_uid) as client:
+        for addresses in ADDRESSES.values():
+            for address in addresses:
                 found[address] = client.fetch("GET", address)
     return found
 
