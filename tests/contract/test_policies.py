@@ -8,7 +8,7 @@ from decimal import Decimal
 from itertools import count
 
 import pytest
-from hypothesis import Phase, find, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 
 import policies.backlog
 import policies.broker
@@ -34,12 +34,18 @@ ALWAYS = {"cron": "* * * * *", "length": "1h"}
 DAY = "2001-01-02"
 
 
-class TestBacklog(PolicyContract):
+class Shipped(PolicyContract):
+    """All are tried on the same worlds, by ``test_contract`` below: to draw one takes most of the time."""
+
+    test_contract = None  # type: ignore[assignment]
+
+
+class TestBacklog(Shipped):
     plugin = policies.backlog.plugin
     tried = ({}, {"min_jobs": 3, "min_age_s": 60, "max_age_s": 900, "pools": {"gpu": {"min_jobs": 1}}})
 
 
-class TestIdle(PolicyContract):
+class TestIdle(Shipped):
     plugin = policies.idle.plugin
     tried = (
         {},
@@ -49,7 +55,7 @@ class TestIdle(PolicyContract):
     )
 
 
-class TestLimits(PolicyContract):
+class TestLimits(Shipped):
     plugin = policies.limits.plugin
     tried = (
         {},
@@ -58,7 +64,7 @@ class TestLimits(PolicyContract):
     )
 
 
-class TestSchedule(PolicyContract):
+class TestSchedule(Shipped):
     plugin = policies.schedule.plugin
     tried = (
         {},
@@ -67,12 +73,12 @@ class TestSchedule(PolicyContract):
     )
 
 
-class TestSpot(PolicyContract):
+class TestSpot(Shipped):
     plugin = policies.spot.plugin
     tried = ({}, {"max_nodes": 3, "min_saving_percent": 0, "max_share_percent": 50, "without_requeue": True})
 
 
-class TestThrottle(PolicyContract):
+class TestThrottle(Shipped):
     plugin = policies.throttle.plugin
     tried = (
         {},
@@ -81,7 +87,7 @@ class TestThrottle(PolicyContract):
     )
 
 
-class TestWaitAware(PolicyContract):
+class TestWaitAware(Shipped):
     plugin = policies.wait_aware.plugin
     tried = (
         {},
@@ -90,14 +96,26 @@ class TestWaitAware(PolicyContract):
     )
 
 
-class TestDataLocality(PolicyContract):
+class TestDataLocality(Shipped):
     plugin = policies.data_locality.plugin
     tried = ({}, {"near": {"s3": ["sky/*"]}, "far": "never", "max_gib": 1}, {"near": {"s3": ["sky/*"]}})
 
 
-class TestBroker(PolicyContract):
+class TestBroker(Shipped):
     plugin = policies.broker.plugin
     tried = ({}, {"dedicated_nodes": False, "offers": {"sky/*": {"tags": ["eu"], "gpu_memory": "40G"}}})
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(situations())
+def test_contract(situation: tuple[Snapshot, Target]) -> None:
+    for shipped in Shipped.__subclasses__():
+        for given_ in shipped.tried:
+            try:
+                check_policy(shipped.plugin.make(shipped.plugin.settings(**given_)), *situation)
+            except AssertionError as error:
+                error.add_note(f"{shipped.plugin.name} with {given_}")
+                raise
 
 
 ACTIVE_SETTINGS: tuple[tuple[PolicyPlugin, dict[str, object]], ...] = (
