@@ -249,7 +249,7 @@ lives = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(lives, st.sampled_from(IdleMode), st.integers(0, 3))
 def test_every_grouping_adds_up(lives: list[tuple[object, ...]], idle: IdleMode, alive: int) -> None:
     clock = ManualClock()
