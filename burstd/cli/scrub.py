@@ -8,30 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from burstd.runtime.logs import HIDDEN, SECRET_NAMES, redacted
+from burstd.runtime.logs import redacted
+from burstd.runtime.secret_forms import HIDDEN, SECRET_NAMES, without_keys, without_secrets
 
 _MAX_FILE_BYTES = 64 << 10
 _MIN_SECRET = 8
 """Characters; shorter words stand in too many places."""
 _ASSIGNED = re.compile(r"(?:- )?(?P<name>[\w.-]+)[\"']?\s*[:=]\s*[\"']?(?P<value>.*?)[\"']?")
-_FORMS = (
-    (
-        re.compile(
-            r"((?:pass(?:word|wd|phrase)|secret|token|credentials?|(?:access|api|private|auth)[_-]?key(?:[_-]?id)?)"
-            r"\\?[\"']?\s*[:=]\s*\\?[\"']?)[^\s,;&'\"\\]+",
-            re.IGNORECASE,
-        ),
-        rf"\1{HIDDEN}",
-    ),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+(\.[\w-]*)?"), HIDDEN),
-    (re.compile(r"\$\w{1,2}\$[^\s:$]+\$[^\s:]{20,}"), HIDDEN),
-    (
-        re.compile(r"(https?://[^\s\"'/]+/)(?:services|hooks?|webhooks?|api/webhooks)/[^\s\"'\\]+", re.IGNORECASE),
-        rf"\1{HIDDEN}",
-    ),
-)
-"""Keys and tokens in assignments, headers and queries; those of AWS; JSON Web Tokens; crypt(3); webhooks' addresses."""
 
 
 class Scrubber:
@@ -51,10 +34,7 @@ class Scrubber:
         """A text without secrets."""
         if self._known is not None:
             text = self._known.sub(HIDDEN, text)
-        text = str(redacted("", text))
-        for form, instead in _FORMS:
-            text = form.sub(instead, text)
-        return text
+        return without_keys(without_secrets(text))
 
     def value(self, value: Any) -> Any:
         """An answer or settings without them; of tables named environment the names stay only."""
@@ -77,7 +57,8 @@ class Scrubber:
             if not isinstance(error, FileNotFoundError):
                 self.unread.append(f"{path}: {error.strerror}")
             return
-        yield from (base64.b64encode(content.strip()).decode(), content.hex())
+        for data in (content, content.strip()):
+            yield from (base64.b64encode(data).decode(), data.hex())
         lines = [line for line in map(str.strip, content.decode("utf-8", "replace").splitlines()) if line]
         for line in lines:
             found = _ASSIGNED.fullmatch(line) if len(lines) > 1 else None

@@ -13,23 +13,12 @@ from typing import Any, Literal, TextIO
 
 import structlog
 
-HIDDEN = "***"
+from burstd.runtime.secret_forms import HIDDEN, SECRET_NAMES, without_secrets
+
 MAX_LINES = 10
 WINDOW_S = 60.0
 _MAX_KEYS = 10_000
 
-SECRET_NAMES = re.compile(
-    r"pass(word|wd|phrase)?$|secret|token|credential|authorization|cookie|(munge|ssh|private|access|api|jwt)_?key$"
-    r"|key_?(material|data)$",
-    re.IGNORECASE,
-)
-_SECRET_TEXTS = (
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^/\s:@]*:)[^/\s@]+@"), rf"\1{HIDDEN}@"),
-    (re.compile(r"\b((?:bearer|basic|token)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1{HIDDEN}"),
-    (re.compile(r"\bMUNGE:[A-Za-z0-9+/=]+:"), HIDDEN),
-    (re.compile(r"\b((?:password|passwd|secret|token|api_?key)\s*[=:]\s*)[^\s,;&'\"]+", re.IGNORECASE), rf"\1{HIDDEN}"),
-)
 # sd-daemon(3): what stands before a line of a service's standard error is its priority in the journal.
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 _CONTROL = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))}
@@ -106,9 +95,7 @@ def redacted(name: str, value: Any) -> Any:
         return HIDDEN
     match value:
         case str():
-            for pattern, instead in _SECRET_TEXTS:
-                value = pattern.sub(instead, value)
-            return value
+            return without_secrets(value)
         case Mapping():
             return {k: redacted(str(k), v) for k, v in value.items()}
         case list() | tuple() | set() | frozenset():

@@ -154,22 +154,6 @@ def test_without_burstd_the_rest_is_in_it(run: Run, settings: Path, tmp_path: Pa
     assert {"journal.txt", "gpu1/slurm-node.txt", "NOT-IN-IT.txt"} <= members(archive).keys()
 
 
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("eyJhbGciOiJI.eyJzdWIiOiIx.c2ln", "***"),
-        ("root:$6$salt$0123456789012345678901234567890:1", "root:***:1"),
-        ("https://hooks.slack.com/services/T0/B0/xyz!", "https://hooks.slack.com/***"),
-        ("https://x.example/api?token=abc&y=1", "https://x.example/api?token=***&y=1"),
-        ("X-Auth-Token: gAAAAABh", "X-Auth-Token: ***"),
-        ("token_file = '/etc/burstd/token'", "token_file = '/etc/burstd/token'"),
-        ("job 101 is on gpu1 (sandbox, 3.06 EUR/h)", "job 101 is on gpu1 (sandbox, 3.06 EUR/h)"),
-    ],
-)
-def test_secrets_are_known_by_their_forms(text: str, left: str) -> None:
-    assert Scrubber({}, (), {}).text(text) == left
-
-
 @fuzzed
 @given(st.text(max_size=200), st.text(max_size=20).filter(str.strip))
 def test_fuzz_scrubbing(text: str, secret: str) -> None:

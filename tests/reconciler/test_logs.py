@@ -13,7 +13,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burstd.runtime.logs import HIDDEN, redact, set_up
+from burstd.runtime.logs import redact, set_up
+from burstd.runtime.secret_forms import HIDDEN
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----"
 

@@ -92,7 +92,7 @@ class _Report:
         self._missing: dict[str, str] = {}
         self._settings, self._settings_error = _read_settings(config)
         state_dir = Path(str(self._settings.get("daemon", {}).get("state_dir", "/var/lib/burstd")))
-        keys = (Path("/etc/munge/munge.key"), *(state_dir / name for name in ("ssh_key", "job_folder_key")))
+        keys = (Path("/etc/munge/munge.key"), *(state_dir / name for name in ("ssh_key", "job-folders.key")))
         self._scrubber = Scrubber(self._settings, keys, os.environ)
 
     def refuse_what_is_not_the_callers(self) -> None:
