@@ -60,6 +60,10 @@ class CloudApi(Protocol):
         """Limit and use."""
         ...
 
+    def supplies(self) -> wire.SuppliesView:
+        """Images and free addresses."""
+        ...
+
     def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
         """What was announced of instances with these tags."""
         ...
@@ -137,6 +141,11 @@ class DirectApi:
         """Limits and use."""
         limit, used = self._cloud.quota()
         return wire.QuotaView(limit=limit, used=used)
+
+    def supplies(self) -> wire.SuppliesView:
+        """Images and free addresses."""
+        images, free = self._cloud.supplies()
+        return wire.SuppliesView(images=images, free_addresses=free)
 
     def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
         """Notices for instances with these tags."""
@@ -229,6 +238,10 @@ class HttpApi:
     def quota(self) -> wire.QuotaView:
         """Limits and use."""
         return _read(wire.QuotaView, self._call("GET", "/quota"))
+
+    def supplies(self) -> wire.SuppliesView:
+        """Images and free addresses."""
+        return _read(wire.SuppliesView, self._call("GET", "/supplies"))
 
     def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
         """Notices for instances with these tags."""

@@ -16,17 +16,12 @@ from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, Insta
 from burstd.domain.cloud.offer import Hardware, Offer
 from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, Disk, DiskRequest
 from burstd.domain.errors import (
-    AuthFailed,
     BadRequest,
-    CloudUnavailable,
-    InsufficientCapacity,
     NotFound,
-    OutcomeUnknown,
     ProviderError,
-    QuotaExceeded,
-    RateLimited,
 )
 from burstd.domain.plugins.provider import (
+    Finding,
     Idempotency,
     LaunchOutcome,
     LaunchRequest,
@@ -37,26 +32,16 @@ from burstd.domain.plugins.provider import (
     Quota,
 )
 from burstd.domain.slurm.shape import Gres, Shape
+from providers.sandbox.checks import CheckedSandbox, check
 from providers.sandbox.client import CloudApi, HttpApi
 from providers.sandbox.cloud import wire
-from providers.sandbox.cloud.refusals import AnswerLost, RefusalCode, SandboxRefused, SandboxUnreachable
+from providers.sandbox.errors import mutate, query
 
 RESOURCE_KINDS = ("volume", "port")
 _NOTICE_PROGRAM = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=5).read().decode())"
 R = TypeVar("R")
 T = TypeVar("T")
 V = TypeVar("V", wire.InstanceView, wire.ResourceView, wire.DiskView)
-_ERRORS: dict[RefusalCode, type[ProviderError]] = {
-    RefusalCode.CAPACITY: InsufficientCapacity,
-    RefusalCode.QUOTA: QuotaExceeded,
-    RefusalCode.BAD_REQUEST: BadRequest,
-    RefusalCode.TOKEN_REUSED: BadRequest,
-    RefusalCode.IN_USE: BadRequest,
-    RefusalCode.RATE: RateLimited,
-    RefusalCode.AUTH: AuthFailed,
-    RefusalCode.NOT_FOUND: NotFound,
-    RefusalCode.UNAVAILABLE: CloudUnavailable,
-}
 
 
 class SandboxSettings(BaseModel):
@@ -112,7 +97,7 @@ class SandboxProvider:
                 Hardware(fabric=o.fabric),
                 egress_price=self._egress_price,
             )
-            for o in _query(self._api.offers)
+            for o in query(self._api.offers)
         ]
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Sequence[LaunchOutcome]:
@@ -132,7 +117,7 @@ class SandboxProvider:
             tags={**request.tags, TAG_CLUSTER: self._cluster, TAG_CLAIM: request.claim_id},
         )
         try:
-            return LaunchOutcome(request.claim_id, self._instance(_mutate(lambda: self._api.launch(body))))
+            return LaunchOutcome(request.claim_id, self._instance(mutate(lambda: self._api.launch(body))))
         except ProviderError as error:
             return LaunchOutcome(request.claim_id, error)
 
@@ -182,17 +167,17 @@ class SandboxProvider:
     def create_disk(self, request: DiskRequest) -> None:
         """One call, which knows no token."""
         tags = {**request.tags, **self._disk_tags, TAG_VOLUME: request.volume_id}
-        _mutate(
+        mutate(
             lambda: self._api.create_disk(wire.DiskBody(zone=request.zone, size_bytes=request.size_bytes, tags=tags))
         )
 
     def attach_disk(self, disk_id: str, instance_id: str) -> None:
         """One call."""
-        _mutate(lambda: self._api.attach_disk(disk_id, wire.AttachBody(instance=instance_id)))
+        mutate(lambda: self._api.attach_disk(disk_id, wire.AttachBody(instance=instance_id)))
 
     def detach_disk(self, disk_id: str, instance_id: str, *, force: bool) -> None:  # noqa: ARG002 - it never waits
         """One call."""
-        _mutate(lambda: self._api.detach_disk(disk_id, wire.AttachBody(instance=instance_id)))
+        mutate(lambda: self._api.detach_disk(disk_id, wire.AttachBody(instance=instance_id)))
 
     def delete_disk(self, disk_id: str) -> None:
         """Looks first whether it is ours."""
@@ -205,12 +190,16 @@ class SandboxProvider:
 
     def console(self, instance_id: str) -> str:
         """The console's output so far."""
-        return _query(lambda: self._api.console(instance_id))
+        return query(lambda: self._api.console(instance_id))
 
     def quotas(self) -> Sequence[Quota]:
         """The limit of instances."""
-        quota = _query(self._api.quota)
+        quota = query(self._api.quota)
         return [Quota("instances", quota.limit, quota.used)]
+
+    def check(self, images: Sequence[str]) -> Iterator[Finding]:
+        """Whether launching would work."""
+        return check(CheckedSandbox(self._api, self._url, self._image, images))
 
     @property
     def notice_markets(self) -> frozenset[str]:
@@ -219,12 +208,12 @@ class SandboxProvider:
 
     def notices(self) -> Sequence[Notice]:
         """What was announced of our instances."""
-        said = _query(lambda: self._api.notices(self._cluster_tags))
+        said = query(lambda: self._api.notices(self._cluster_tags))
         return [Notice(n.instance, NoticeKind(n.kind), n.deadline, n.receipt) for n in said]
 
     def acknowledge(self, notices: Sequence[Notice]) -> None:
         """In one call."""
-        _mutate(lambda: self._api.acknowledge([notice.receipt for notice in notices]))
+        mutate(lambda: self._api.acknowledge([notice.receipt for notice in notices]))
 
     def watch_script(self) -> str:
         """Asks the cloud at its own address; which machine asks it knows by the sender's."""
@@ -242,7 +231,7 @@ class SandboxProvider:
         marker = ""
         while True:
             wanted = self._cluster_tags if tags is None else tags
-            page = _query(lambda: read(wanted, self._page, marker))  # noqa: B023 - called at once
+            page = query(lambda: read(wanted, self._page, marker))  # noqa: B023 - called at once
             yield from (item for item in page.items if wanted.items() <= item.tags.items())
             marker = page.next
             if not marker:
@@ -276,32 +265,10 @@ def _shape(offer: wire.OfferView) -> Shape:
     return Shape(offer.cpus, offer.memory_mib, gres)
 
 
-def _query(call: Callable[[], R]) -> R:
-    """A call that changes nothing: without an answer, the cloud is unavailable."""
-    try:
-        return call()
-    except (AnswerLost, SandboxUnreachable) as error:
-        raise CloudUnavailable(str(error)) from error
-    except SandboxRefused as no:
-        raise _ERRORS.get(no.code, CloudUnavailable)(str(no), retry_after_s=no.retry_after_s) from no
-
-
-def _mutate(call: Callable[[], R]) -> R:
-    """A call that changes something: without a clear answer, its outcome is unknown."""
-    try:
-        return call()
-    except SandboxUnreachable as error:
-        raise CloudUnavailable(str(error)) from error
-    except AnswerLost as error:
-        raise OutcomeUnknown(str(error)) from error
-    except SandboxRefused as no:
-        raise _ERRORS.get(no.code, OutcomeUnknown)(str(no), retry_after_s=no.retry_after_s) from no
-
-
 def _error_of(call: Callable[[], None]) -> ProviderError | None:
     """The error of a call that ends something, none when it is gone already."""
     try:
-        _mutate(call)
+        mutate(call)
     except NotFound:
         return None
     except ProviderError as error:

@@ -125,6 +125,11 @@ def _client_router(cloud: SandboxCloud) -> APIRouter:
         limit, used = cloud.quota()
         return wire.QuotaView(limit=limit, used=used)
 
+    @router.get("/supplies")
+    def supplies() -> wire.SuppliesView:
+        images, free = cloud.supplies()
+        return wire.SuppliesView(images=images, free_addresses=free)
+
     @router.get("/notices")
     def notices(tags: Tags = []) -> list[wire.NoticeView]:  # noqa: B006
         return [wire.NoticeView.model_validate(n, from_attributes=True) for n in cloud.notices(_tags(tags))]

@@ -43,6 +43,11 @@ class BoxBackend:
         """Stops its box, soon."""
         self._then(machine, self._stop)
 
+    def image_fault(self, image: str) -> str:
+        """Which of an image's layers is not there; empty: all are."""
+        missing = [str(layer) for layer in self._images[image] if not layer.is_dir()]
+        return f"no folder {' and '.join(missing)}" if missing else ""
+
     def console(self, machine: SandboxMachine) -> str:
         """What its box has written to the console."""
         box = Box.load(self._lab.boxes_directory / machine.id)

@@ -84,6 +84,7 @@ class SandboxCloud:
 
     ``now`` gives the time in seconds since 1970. ``pause`` is called for an ordered delay, when the work is done.
     ``changed`` is called after each change, under the lock, so that the state is kept before the answer leaves.
+    ``image_fault``: why no machine can be made of an image; empty: nothing is known to be wrong with it.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class SandboxCloud:
         *,
         pause: Callable[[float], None] = skip_pause,
         changed: Callable[[], None] = lambda: None,
+        image_fault: Callable[[str], str] = lambda _image: "",
     ) -> None:
         self.catalog = catalog
         self.calls: Counter[str] = Counter()
@@ -102,6 +104,7 @@ class SandboxCloud:
         self._backend = backend
         self._pause = pause
         self._changed = changed
+        self._image_fault = image_fault
         self._lock = threading.RLock()
         self._stock = Inventory(catalog)
         self._faults = FaultQueue()
@@ -211,6 +214,14 @@ class SandboxCloud:
         with self._lock:
             used = len(self._stock.counted())
         return self._answer("quota", CallSubject(), (self.catalog.quota, used))
+
+    def supplies(self) -> tuple[dict[str, str], int]:
+        """The images, with what is wrong with each, and how many addresses are free."""
+        self._begin("supplies")
+        with self._lock:
+            free = self._stock.free_addresses()
+        found = {image: self._image_fault(image) for image in sorted(self.catalog.images)}
+        return self._answer("supplies", CallSubject(), (found, free))
 
     def notices(self, tags: Mapping[str, str] | None = None) -> list[Announcement]:
         """What was announced of instances with these tags, and was not acknowledged."""

@@ -52,7 +52,7 @@ REFUSAL_FAULTS = (
 )
 ANSWER_FAULTS = (FaultKind.LOSE_ANSWER, FaultKind.DELAY)
 CALLS = (
-    "offers", "launch", "list", "get", "terminate", "console", "volumes", "ports", "remove", "quota",
+    "offers", "launch", "list", "get", "terminate", "console", "volumes", "ports", "remove", "quota", "supplies",
     "create-disk", "disks", "attach-disk", "detach-disk", "remove-disk",
 )  # fmt: skip
 

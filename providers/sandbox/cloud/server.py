@@ -148,7 +148,10 @@ def serve_cloud(settings: ServerSettings) -> None:
     sockets = open_sockets(settings, lab.network)
     backend = BoxBackend(lab, {name: layers_of(image, settings.cache) for name, image in settings.images.items()})
     state_keeper = StateKeeper(settings.state / "cloud.json")
-    cloud = SandboxCloud(settings.catalog(), time.time, backend, pause=time.sleep, changed=state_keeper.save)
+    cloud = SandboxCloud(
+        settings.catalog(), time.time, backend, pause=time.sleep, changed=state_keeper.save,
+        image_fault=backend.image_fault,
+    )  # fmt: skip
     state_file = settings.state / "cloud.json"
     if state_file.exists():
         cloud.restore(json.loads(state_file.read_text(encoding="utf-8")))

@@ -194,6 +194,13 @@ class QuotaView(_Wire):
     used: int
 
 
+class SuppliesView(_Wire):
+    """What a launch needs: each image, with what is wrong with it (empty: nothing), and addresses that are free."""
+
+    images: dict[str, str]
+    free_addresses: int
+
+
 class NoticeView(_Wire):
     """An announcement: ``kind`` is interruption or rebalance, ``deadline`` in seconds since 1970."""
 

@@ -96,6 +96,10 @@ class Inventory:
             self.resources[part.id] = part
         return machine
 
+    def free_addresses(self) -> int:
+        """How many no instance holds."""
+        return len({*self._addresses} - {m.address for m in self.counted()})
+
     def _free_address(self) -> str:
         """The next one, so that an address rests before it is used again."""
         used = {m.address for m in self.counted()}
