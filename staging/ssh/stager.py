@@ -173,6 +173,8 @@ class SshStager(ServerStager):
         line = _last_line(said)
         if status == 255 and _PERMANENT.search(said):
             at = self._settings
+            # Why ssh left the key out, rather than what the far end said without it.
+            line = next((one for one in said.splitlines() if one.startswith("Load key")), line)
             return StoreRefused(
                 f"{self._where} cannot be entered as {at.user}: {line}. Look at key_file {at.key_file}, at "
                 f"known_hosts_file {at.known_hosts_file}, and at authorized_keys there"

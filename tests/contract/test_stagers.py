@@ -83,6 +83,18 @@ class TestSsh(StagerContract, ConnectionContract):
         with node.reach():
             yield SshWorld(node, tmp_path)
 
+    def test_a_key_that_ssh_ignores_as_others_may_read_it(self, world: SshWorld) -> None:
+        """With which another user, to whom it does not belong, gets in."""
+        key = world.folder / "open"
+        key.write_bytes(world.node.key.read_bytes())
+        key.chmod(0o640)
+        with pytest.raises(StoreRefused) as raised:
+            world.stager(CLUSTER, key_file=key).free_bytes()
+        assert str(raised.value).endswith(
+            f' cannot be entered as burst: Load key "{key}": bad permissions. Look at key_file {key}, at '
+            f"known_hosts_file {world.node.known_hosts}, and at authorized_keys there"
+        )
+
 
 class TestS3(StagerContract, ConnectionContract):
     @pytest.fixture

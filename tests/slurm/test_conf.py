@@ -18,7 +18,7 @@ from burstd.domain.slurm.slurmd_conf import SlurmdConf
 from burstd.settings import build_pools, load_settings
 from burstd.slurm.commands.controller import KEPT_S, SlurmdConfReader, parse_config, slurmd_conf
 from burstd.slurm.commands.run import SlurmCommands
-from burstd.slurm.config.check import RunningSlurm, compare_slurm_conf, gpu_memory_faults
+from burstd.slurm.config.check import RunningSlurm, SlurmConfFinding, compare_slurm_conf, gpu_memory_faults
 from burstd.slurm.config.render import SlurmConfOptions, gres_conf_lines, slurm_conf_fragment
 from burstd.slurm.hostlist import expand
 
@@ -405,16 +405,28 @@ def test_partitions_that_differ_are_named() -> None:
 
 def test_a_partition_that_takes_in_slots_is_named() -> None:
     everything = {**MATCHING_SLURM.partitions, "debug": {"Nodes": "cpu1,gpu[01-04],op[1-9]", "State": "UP"}}
-    [found] = compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, partitions=everything))
-    assert (found.subject, found.found) == ("partition debug", "Nodes=cpu1,gpu[01-04],op[1-9]")
-    assert "rented nodes (cpu1,gpu[01-04])" in found.consequence
-    assert "add debug to the pool's partitions" in found.remedy
+    assert compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, partitions=everything)) == [
+        SlurmConfFinding(
+            "partition debug",
+            "the site's own nodes alone",
+            "Nodes=cpu1,gpu[01-04],op[1-9]",
+            "its jobs start on rented nodes (cpu1,gpu[01-04]) while these are up, and wait for slots without a "
+            "machine; burstd starts none for them",
+            "list the site's own nodes in the PartitionName line, in the place of Nodes=ALL, and run scontrol "
+            "reconfigure; or, where the jobs may burst, add debug to the pool's partitions in burstd.toml",
+        )
+    ]
 
 
 def test_partitions_to_keep_that_slurm_does_not_have_are_named() -> None:
     there = {name: fields for name, fields in MATCHING_SLURM.partitions.items() if name != "main"}
-    found = compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, partitions=there))[0]
-    assert (found.subject, found.found) == ("keep_partitions", "Slurm has no partition main")
+    assert compare_slurm_conf([GPU, CPU], OPTIONS, replace(MATCHING_SLURM, partitions=there))[0] == SlurmConfFinding(
+        "keep_partitions",
+        "partitions of the site's own nodes",
+        "Slurm has no partition main",
+        "nothing keeps power saving from powering down the site's own nodes",
+        "name them as Slurm does, in slurm.keep_partitions of burstd.toml and in SuspendExcParts of slurm.conf",
+    )
 
 
 @pytest.mark.parametrize(
