@@ -42,6 +42,7 @@ from burstd.node.storage_node import StorageNodeValidator
 from burstd.node.validator import SlurmNodeValidator
 from burstd.notify.service import NotificationService
 from burstd.reconciler.context import LoopContext
+from burstd.reconciler.executor import MACHINES
 from burstd.reconciler.machines.claim_ids import ClaimIds
 from burstd.reconciler.pollers.job_comments import JobCommentWriter
 from burstd.reconciler.pollers.job_use import JobUsePoller
@@ -110,7 +111,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         providers[name] = chosen.plugin.make(name, settings.cluster, chosen.settings)
         stack.callback(providers[name].close)
         count_calls(name, providers[name], counters.add_request)
-    workers = ThreadWorkers(wake, settings.daemon.workers)
+    workers = ThreadWorkers(wake, settings.daemon.workers, widths={MACHINES: settings.daemon.machine_workers})
     stack.callback(workers.close)
     wake_sources = WakeSources(settings, slurm_commands(), clock, wake)
     validator = make.node_validator(settings, scheduler, clock, providers, store)

@@ -61,6 +61,8 @@ _T = TypeVar("_T")
 log = structlog.get_logger(__name__)
 
 
+MACHINES = "nodes"
+"""The lane of calls at machines, most of which wait for one that boots."""
 REACH_EVERY_S = 30.0
 """A machine that lists lack, and that answers, is reached for again after this pause."""
 
@@ -246,7 +248,7 @@ class Executor:
             with self._context.quarantine.contain_errors("result", isolation.node_subject(claim.slot)):
                 done(result)
 
-        self._context.workers.submit("nodes", work, back)
+        self._context.workers.submit(MACHINES, work, back)
 
     def _adopt(self, action: AdoptMachine) -> int:
         """A machine at work is entered at once: its host key may be lost as well, and is on its console for now."""

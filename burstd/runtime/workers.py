@@ -6,9 +6,10 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import structlog
@@ -73,6 +74,7 @@ class Workers(Protocol):
 class _WorkQueue:
     """``running`` and ``waiting`` are by user; None: burstd's own work. Whose turn was last stands last."""
 
+    width: int
     threads: ThreadPoolExecutor
     running: Counter[int | None] = field(default_factory=Counter)
     waiting: dict[int | None, deque[tuple[float, Callable[[], None]]]] = field(default_factory=dict)
@@ -87,10 +89,16 @@ class ThreadWorkers:
     at the next ``run_callbacks``. Only more than MAX_EXTRA_THREADS users that hang together hold up another.
     """
 
-    def __init__(self, wake: Callable[[], None], width: int, now: Callable[[], float] = time.monotonic) -> None:
-        """``now``: seconds."""
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        width: int,
+        now: Callable[[], float] = time.monotonic,
+        widths: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """``width``: how much of a lane runs at once, ``widths`` of lanes by name; ``now``: seconds."""
         self._wake = wake
-        self._width = width
+        self._width, self._widths = width, widths
         self._now = now
         self._queues: dict[str, _WorkQueue] = {}
         self._results: queue.SimpleQueue[tuple[str, Callable[[], None], bool]] = queue.SimpleQueue()
@@ -124,8 +132,9 @@ class ThreadWorkers:
             self._start_due(work_queue)
 
         with self._lock:
+            width = self._widths.get(queue_name, self._width)
             work_queue = self._queues.get(queue_name) or _WorkQueue(
-                ThreadPoolExecutor(self._width + MAX_EXTRA_THREADS, thread_name_prefix=queue_name)
+                width, ThreadPoolExecutor(width + MAX_EXTRA_THREADS, thread_name_prefix=queue_name)
             )
             self._queues[queue_name] = work_queue
             work_queue.waiting.setdefault(user, deque()).append((self._now(), run))
@@ -141,10 +150,10 @@ class ThreadWorkers:
         """Of the first whose turn it may be."""
         busy = work_queue.running.total()
         for user, waiting in work_queue.waiting.items():
-            most = self._width if user is None else max(1, self._width // 2)
+            most = work_queue.width if user is None else max(1, work_queue.width // 2)
             late = user is not None and not work_queue.running[user] and self._now() - waiting[0][0] >= MAX_USER_WAIT_S
-            if (busy < self._width and work_queue.running[user] < most) or (
-                late and busy < self._width + MAX_EXTRA_THREADS
+            if (busy < work_queue.width and work_queue.running[user] < most) or (
+                late and busy < work_queue.width + MAX_EXTRA_THREADS
             ):
                 work_queue.running[user] += 1
                 _, run = waiting.popleft()

@@ -51,3 +51,17 @@ def test_news_and_errors_wake(workers: ThreadWorkers, woken: threading.Event, sa
     assert woken.wait(WAIT_S)
     assert workers.run_callbacks() == 1
     assert len(heard) == 1
+
+
+def test_a_lane_may_be_wider_than_the_others(woken: threading.Event) -> None:
+    made = ThreadWorkers(woken.set, 1, widths={"nodes": 2})
+    meeting = threading.Barrier(2)
+    heard: list[object] = []
+    for _ in range(2):
+        made.submit("nodes", lambda: meeting.wait(WAIT_S), heard.append)
+    while len(heard) < 2:
+        assert woken.wait(WAIT_S)
+        woken.clear()
+        made.run_callbacks()
+    assert sorted(map(str, heard)) == ["0", "1"]  # each met the other
+    made.close()
