@@ -189,6 +189,7 @@ class DaemonComponents:
         """Has all parts go by other settings, but for what waits for a restart and what the reconciler decides by."""
         self.current_settings.settings = settings
         self.node_validator.config = site(settings)
+        self.node_validator.forget_homes()
         fresh = poll_intervals(settings)
         self.intervals.tick_s, self.intervals.poll_s, self.intervals.cloud_poll_s = (
             fresh.tick_s,

@@ -224,6 +224,8 @@ class HoldJob:
     """As scontrol takes it."""
     queue_id: str
     reason: str
+    cause: str
+    """Who asks for it, in the job's event: ``mounts``, ``homes``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from burstd.domain.idle_gpus import IdleWarning, RunKey
 from burstd.domain.job_use import JobUse
 from burstd.domain.launch_failure import LaunchFailure
 from burstd.domain.machine_outcomes import PlaceRecord
+from burstd.domain.missing_home import MissingHome
 from burstd.domain.mounts import MountsView
 from burstd.domain.plugins.provider import Idempotency, Notice
 from burstd.domain.project import ProjectsView
@@ -205,6 +206,10 @@ class RuntimeState:
     """Runs that were warned of idle GPUs; these are on record."""
     launch_failures: Mapping[str, LaunchFailure] = field(default_factory=dict)
     """By job, the last run that did not start on its node, of jobs of the queue and some that have ended."""
+    missing_homes: tuple[MissingHome, ...] = ()
+    """Home directories that the latest machines did not have, of users for whose jobs they were made."""
+    held_for_homes: Mapping[str, str] = field(default_factory=dict)
+    """By job, why burstd has held it for want of a home directory; on record."""
     last_figures_awaited: frozenset[str] = frozenset()
     """Claims whose machine is asked for the last figures of a job that has ended; for a short time only."""
     boot_durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

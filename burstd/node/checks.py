@@ -6,10 +6,13 @@ import os
 import pwd
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from burstd.domain.cloud.offer import GpuTest
 from burstd.domain.health import USUALLY_DIFFERENT
+from burstd.domain.missing_home import HOMES, REMEDY
 from burstd.node.comparison import is_shown, reference_failures, software_failures
 from burstd.node.expected import CheckFailure, ExpectedMachine
 from burstd.node.facts import GpuState, MachineFacts, UserIds
@@ -37,6 +40,8 @@ CHECKS = {
     "mounts": "sshfs and /dev/fuse, in pools of `mounts.trees`",
     "users": "users of the same numbers as on the head",
     "groups": "users in the same groups as on the head, of those with numbers from 1000 on",
+    "homes": "the home directories of the users whose jobs it is for; without one it is used, and jobs that write"
+    " there are held",
     "clock": "a clock at most `clock_tolerance_s` off the head's",
     "architecture": "the reference's",
     "os": "the system of `os`, else the reference's; of its version the part before the first dot",
@@ -72,7 +77,7 @@ _FIRST_OWN_GROUP = 1000
 def failed_checks(facts: MachineFacts, expected: ExpectedMachine) -> list[CheckFailure]:
     """Every difference, the gravest first; none: the machine is as it should be."""
     return [
-        replace(failure, allowed=failure.name in expected.may_differ, remedy=_remedy(failure, expected))
+        replace(failure, allowed=failure.name in (HOMES, *expected.may_differ), remedy=_remedy(failure, expected))
         for failure in _all_failures(facts, expected)
         if failure.name not in expected.skip
     ]
@@ -109,6 +114,7 @@ def _all_failures(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[Ch
     yield from _prologs(facts, expected)
     yield from _mounts(facts, expected)
     yield from _users(facts, expected)
+    yield from _homes(facts, expected)
     yield from _clock(facts, expected)
     yield from software_failures(facts, expected)
     if expected.reference is not None:
@@ -270,6 +276,15 @@ def _mounts(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFai
         yield CheckFailure("mounts", "/dev/fuse", "no /dev/fuse", remedy)
 
 
+def _homes(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
+    for user, path in expected.homes.items():
+        if facts.homes.get(path) is False:
+            found = "no such directory"
+            yield CheckFailure(
+                HOMES, f"{path}, the home directory of {user},", found, f"{REMEDY[:1].upper()}{REMEDY[1:]}"
+            )
+
+
 def _users(facts: MachineFacts, expected: ExpectedMachine) -> Iterator[CheckFailure]:
     if facts.uid != 0:
         return  # Nobody can change to another user there: all jobs run as the one that burstd acts as.
@@ -317,6 +332,15 @@ def _plain(text: str) -> str:
 def format_version(parts: tuple[int, ...]) -> str:
     """As Slurm writes it: ``22.05.8``."""
     return ".".join(f"{part:02d}" if index == 1 else str(part) for index, part in enumerate(parts))
+
+
+def head_homes(users: Iterable[str]) -> dict[str, str]:
+    """The home directories of users that are there on this machine; of no users without one."""
+    found: dict[str, str] = {}
+    for name in users:
+        with suppress(KeyError):
+            found[name] = pwd.getpwnam(name).pw_dir
+    return {name: home for name, home in found.items() if len(home) > 1 and Path(home).is_dir()}
 
 
 def head_user_ids(users: Iterable[str]) -> dict[str, UserIds | None]:

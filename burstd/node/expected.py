@@ -40,6 +40,8 @@ class ExpectedMachine:
     """Ports (``head:6817``) of which the name of the first must be known there, and one must answer, of each group."""
     prologs: Mapping[str, str] = field(default_factory=dict)
     """Files, or patterns of their paths, that slurmd runs for each job -> slurm.conf's setting."""
+    homes: Mapping[str, str] = field(default_factory=dict)
+    """Users -> the home directories that nothing brings there when a job starts."""
     mounts: bool = False
     """Trees of the site are mounted there."""
     sentinels: tuple[str, ...] = ()
@@ -62,8 +64,9 @@ class ExpectedMachine:
         locale = self.reference.lang if self.reference is not None else ""
         slurmctld = tuple(dict.fromkeys(address for group in self.slurmctld for address in group))
         return FactsRequest(
-            gpu_devices, tuple(self.users), self.sentinels, self.modules, locale, slurmctld, tuple(self.prologs)
-        )
+            gpu_devices, tuple(self.users), self.sentinels, self.modules, locale, slurmctld, tuple(self.prologs),
+            tuple(self.homes.values()),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,8 @@ class MachineFacts:
     """Port of slurmctld (``head:6817``) -> ``ok``, ``unknown`` (its name is), ``refused`` or ``silent``."""
     prologs: frozenset[str] = frozenset()
     """Those of the files asked for, or patterns, that are there as programs."""
+    homes: Mapping[str, bool] = field(default_factory=dict)
+    """Directory that was asked for -> whether it is there."""
     users: Mapping[str, UserIds | None] = field(default_factory=dict)
     sshfs: bool = False
     fuse: bool = False
@@ -170,6 +172,8 @@ class FactsRequest:
     """Its ports: ``head:6817``."""
     prologs: Sequence[str] = ()
     """Files that slurmd runs, or patterns of their paths."""
+    homes: Sequence[str] = ()
+    """Directories."""
     within_s: int = 20
     """How long the machine waits for what may hang: file systems, modules, nvidia-smi."""
 
@@ -185,6 +189,7 @@ class FactsRequest:
             *((f"locale={self.locale}",) if self.locale else ()),
             *(f"slurmctld={address}" for address in self.slurmctld),
             *(f"prolog={path}" for path in self.prologs),
+            *(f"home={path}" for path in self.homes),
         )
 
 
@@ -270,6 +275,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         munge=one("munge"),
         slurmctld={address: state for address, _, state in _words(said, "slurmctld")},
         prologs=frozenset(said.get("prolog", ())),
+        homes={path: there == "ok" for there, _, path in _words(said, "home")},
         users=dict(found for line in said.get("user", []) if (found := _user(line)) is not None),
         sshfs="sshfs" in said,
         fuse="fuse" in said,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from burstd.domain.claim import Cause, Claim
 from burstd.domain.cloud.offer import FabricTest, Pool
 from burstd.domain.errors import NodeRefused
 from burstd.domain.launch_failure import LaunchFault
+from burstd.domain.missing_home import MissingHome
 from burstd.domain.storage_node import StorageNodeAddress, StorageNodeSpec
 from burstd.node.errors import HeadNotReady
 from burstd.node.ssh.key_pair import KeyUnusable, ensure_ssh_key
@@ -104,6 +105,10 @@ class StorageNodeValidator:
     def launch_fault(self, claim: Claim, number: str, *, held: bool) -> LaunchFault | None:
         """Of Slurm's nodes."""
         return self._nodes.launch_fault(claim, number, held=held)
+
+    def missing_homes(self) -> Sequence[MissingHome]:
+        """Of Slurm's nodes."""
+        return self._nodes.missing_homes()
 
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         """Of two of Slurm's nodes: storage nodes are in no gang."""

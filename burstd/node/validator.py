@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,9 +24,11 @@ from burstd.domain.errors import (
 )
 from burstd.domain.health import HealthRules, verdict_table
 from burstd.domain.launch_failure import LaunchFault
+from burstd.domain.missing_home import HOMES, MissingHome
 from burstd.domain.plugins.shell import Shell
 from burstd.domain.slurm.slurmd_conf import SlurmdConf
-from burstd.node.checks import failed_checks, format_version, head_user_ids
+from burstd.node.checks import failed_checks, format_version, head_homes, head_user_ids
+from burstd.node.comparison import is_shown
 from burstd.node.errors import (
     ClockNotSet,
     HeadNotReady,
@@ -57,6 +59,8 @@ _SLURMCTLD_PORT = "6817"
 """Where ``conf_server`` names none."""
 _MAX_NAMED = 10
 """Differences of one check that a message names."""
+HOMES_KNOWN_S = 3600.0
+"""A home that a machine lacked is looked for again on a new one after this time."""
 _LIMITED_BY = {"none": "nothing divides", "mps": "MPS divides", "dmem": "the kernel divides (dmem)"}
 _VALIDATED = frozenset({S.READY, S.IN_SERVICE, S.DRAINING, S.TERMINATING})
 """States of claims whose machine has shown its host key once: no other is learned on the network's word."""
@@ -157,6 +161,8 @@ class SlurmNodeValidator:
         self._slurmd_conf = slurmd_conf
         self._unreachable_slots: dict[str, str] = {}
         """By claim the slots of machines that were proved, and whose host key is lost."""
+        self._missing_homes: dict[tuple[str, str], tuple[MissingHome, float]] = {}
+        """By pool and user, and when it was seen, by the head's clock."""
 
     def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
         """Validates a machine. A NodeRefused names each difference; its cause is the first failed check."""
@@ -173,6 +179,8 @@ class SlurmNodeValidator:
             raise ValidationFailed(sentence, cause=result.failures[0].cause or result.failures[0].name)
         self._check_slurm(pool)
         facts = result.facts
+        if HOMES not in self.config.may_differ:
+            self._note_homes(claim, request.expected.homes, facts.homes)
         has = f"{facts.cpus} CPUs, {facts.memory_mib} MiB, {len(facts.gpu_devices)} GPUs"
         if pool.shape.shards_per_gpu():
             has += f" whose memory {_LIMITED_BY[pool.gpu_memory_limit]}"
@@ -183,6 +191,15 @@ class SlurmNodeValidator:
         if not result.warnings:
             return said
         return one_line(f"{said}. It differs where it may: {_sentences(result.warnings)}.")
+
+    def missing_homes(self) -> list[MissingHome]:
+        """Implements NodeValidator."""
+        fresh = self._wall() - HOMES_KNOWN_S
+        return [home for home, at in self._missing_homes.copy().values() if at > fresh]
+
+    def forget_homes(self) -> None:
+        """What was seen may hold no more."""
+        self._missing_homes.clear()
 
     def differences(self, claim: Claim, pool: Pool) -> list[CheckFailure]:
         """How the machine of a claim that was validated differs by now. Raises NodeNotReady, NodeRefused."""
@@ -332,7 +349,22 @@ class SlurmNodeValidator:
             cvmfs_max_behind=site.cvmfs_max_behind, reference=reference.facts if reference else None,
             skip=site.skip_checks, may_differ=site.may_differ, gpu_test=pool.gpu_test,
             slurmctld=self._slurmctld_ports(conf.controllers), prologs=conf.prologs,
+            homes=self._homes(claim.users, trees, conf),
         )  # fmt: skip
+
+    def _homes(self, users: Collection[str], trees: Sequence[str], conf: SlurmdConf) -> dict[str, str]:
+        """Those that are there on the head, and that neither mounts nor a Prolog bring when a job starts."""
+        if HOMES in self.config.skip_checks or "Prolog" in conf.prologs.values() or any("{home}" in t for t in trees):
+            return {}
+        return {user: home for user, home in head_homes(sorted(users)).items() if not is_shown(home, trees)}
+
+    def _note_homes(self, claim: Claim, wanted: Mapping[str, str], found: Mapping[str, bool]) -> None:
+        for user, home in wanted.items():
+            key = (claim.pool, user)
+            if found.get(home) is False:
+                self._missing_homes[key] = (MissingHome(claim.pool, user, home, claim.slot), self._wall())
+            else:
+                self._missing_homes.pop(key, None)
 
     def _conf_of_slurmd(self) -> SlurmdConf:
         try:

@@ -11,6 +11,7 @@ from burstd.domain.cloud.offer import Offer
 from burstd.domain.plan import Action, ChangeClaimState, HandOver, MakeClaim, Plan
 from burstd.domain.plugins.policy import Policy, Target
 from burstd.domain.snapshot import SlurmView, Snapshot
+from burstd.planner.homes import home_holds, home_remarks
 from burstd.planner.idle_gpus import plan_idle_gpus
 from burstd.planner.job_updates import requeue_misplaced, update_jobs
 from burstd.planner.lifecycle.adoption import plan_adoptions
@@ -90,6 +91,7 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
         *notice_steps(view),
         *launch_drains(view),
         *mount_steps(view),
+        *home_holds(view),
         *(project_steps(cache.projects, view, target) if read else []),
         *advance_claims(view, tuning),
         *drain_unwanted_ready(view, target),
@@ -110,7 +112,14 @@ def _decide(snapshot: Snapshot, policies: Sequence[Policy], tuning: Tuning, cach
         *remove_orphans(snapshot, view, tuning),
         *storage_node_steps(snapshot, tuning),
     ]
-    remarks = (*target.remarks, *launch_remarks(view), *notice_remarks(view), *mount_remarks(view), *idle.remarks)
+    remarks = (
+        *target.remarks,
+        *launch_remarks(view),
+        *notice_remarks(view),
+        *mount_remarks(view),
+        *home_remarks(view),
+        *idle.remarks,
+    )
     # First, as the last remark on a job is the last word on it.
     return Plan(tuple(actions), target, (*path_warnings(view, remarks), *remarks), idle.jobs)
 

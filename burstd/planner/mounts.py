@@ -44,7 +44,7 @@ def mount_steps(view: SnapshotView) -> list[Action]:
         if _run_key(job) not in view.snapshot.runtime_state.requeued
     }
     holds = {
-        job.het_job_id or job.id: HoldJob(job.het_job_id or job.id, job.id, f"{text}, {times} times")
+        job.het_job_id or job.id: HoldJob(job.het_job_id or job.id, job.id, f"{text}, {times} times", "mounts")
         for job, text, times in _refused_jobs(view)
         if times >= HOLD_AFTER and job.state is JobState.PENDING and not job.held
     }

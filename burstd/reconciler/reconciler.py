@@ -30,6 +30,7 @@ from burstd.domain.volume import ON_MACHINE, VolumeNeed
 from burstd.planner import isolation
 from burstd.planner.decide import decide
 from burstd.planner.forecast.outlook import job_outlooks
+from burstd.planner.homes import home_alarms
 from burstd.planner.lifecycle.adoption import doubt_alarm, unlisted_slots
 from burstd.planner.lifecycle.launch_failures import LAUNCH
 from burstd.planner.lifecycle.listing import listing_breakers
@@ -282,7 +283,7 @@ class Reconciler:
             return self._context.intervals.tick_s
         clock = clock_alarm(self._context.clock.wall(), self._context.clock.now())
         failed = [alarm for alarm in (doubt_alarm(snapshot), clock, self.head_clock.why_wrong()) if alarm]
-        failed += [*self._context.quarantine.alarms(), *result.alarms]
+        failed += [*self._context.quarantine.alarms(), *result.alarms, *home_alarms(plan.remarks)]
         failed += self._staging.alarms() if self._staging is not None else []
         failed += self._mounts.alarms() if self._mounts is not None else []
         failed += self._projects.alarms() if self._projects is not None else []
@@ -409,6 +410,7 @@ class Reconciler:
         if not isinstance(slurm, Unavailable):
             bound = {r.job_id: r.nodes for r in slurm.reservations if r.job_id}
             self._executor.slurm.excluded_nodes.forget(slurm.jobs, slurm.read_at)
+            self._executor.slurm.forget_held_jobs(slurm.jobs)
         machines = self._executor.adopter.find_unknown(clouds, claims)
         snapshot = Snapshot(
             now=now,
@@ -458,6 +460,7 @@ class Reconciler:
             stuck_since=dict(self._decider.last.stuck_since),
             boot_durations=dict(self._decider.last.boot_durations),
             limited_jobs=dict(self._decider.last.limited_jobs),
+            missing_homes=tuple(self._context.validator.missing_homes()),
         )
 
     def preview(self) -> tuple[Snapshot, Plan]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -12,6 +12,7 @@ from burstd.domain.claim import ClaimState
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.errors import SchedulerRefused
 from burstd.domain.health import HEALTH
+from burstd.domain.missing_home import HOMES
 from burstd.domain.plan import (
     Action,
     ActOnIdleJobs,
@@ -33,6 +34,7 @@ from burstd.domain.plan import (
     UpdateJobs,
     WarnJobs,
 )
+from burstd.domain.slurm.job import Job
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.snapshot import RuntimeState
 from burstd.planner import isolation
@@ -74,6 +76,13 @@ class SlurmActions:
         """By job, the last one that Slurm has taken, and when."""
         self._updates_left = UPDATES_PER_LOOP
         self.excluded_nodes = ExcludedNodes(self._store)
+        self.held_for_homes = self._store.held_jobs(HOMES)
+        """By job, why; of jobs of the past as well."""
+
+    def forget_held_jobs(self, jobs: Iterable[Job]) -> None:
+        """But these, which are in the queue."""
+        if self.held_for_homes:
+            self.held_for_homes = {job.id: why for job in jobs if (why := self.held_for_homes.get(job.id))}
 
     def runtime_state(self, now: float, bound: Mapping[str, object], state: RuntimeState) -> RuntimeState:
         """``state`` with what Slurm was told, as a loop begins. ``bound``: jobs with a reservation of their own."""
@@ -86,6 +95,7 @@ class SlurmActions:
             bound_since=dict(self._bound_since),
             unbindable=frozenset(job for job, at in self._unbindable.items() if now - at < UNBINDABLE_S),
             excluded_nodes=self.excluded_nodes.by_job(),
+            held_for_homes=dict(self.held_for_homes),
         )
         return self.idle_gpus.runtime_state(self.interruptions.runtime_state(now, state))
 
@@ -168,7 +178,9 @@ class SlurmActions:
             case HoldJob():
                 self._context.scheduler.hold(action.job_id)
                 log.warning("a job is held", job=action.queue_id, reason=action.reason)
-                self._store.log_event(f"job:{action.queue_id}", new="held", reason=action.reason, cause="mounts")
+                self._store.log_event(f"job:{action.queue_id}", new="held", reason=action.reason, cause=action.cause)
+                if action.cause == HOMES:
+                    self.held_for_homes[action.queue_id] = action.reason
             case LimitJobTime():
                 log.warning("job is given the time that was paid for", job=action.job_id, reason=action.reason)
                 self._context.scheduler.limit_time(action.job_id, action.limit_s)

@@ -245,6 +245,7 @@ NodeCheck = Literal[
     "architecture", "kernel", "glibc", "driver", "cuda", "memlock", "nofile", "stack", "nproc", "locale", "timezone",
     "modules", "sentinels", "mig", "gpu_memory_limit", "gpu_health", "gpu_clocks", "gpu_pcie", "gpu_test",
     "cvmfs", "container_runtimes", "network_mounts", "frameworks", "slurmctld", "prologs",
+    "homes",
 ]  # fmt: skip
 
 

@@ -117,7 +117,7 @@ SENTENCES: list[tuple[Action, str]] = [
         ActOnIdleJobs(tuple(IdleRun(str(n), 0, NOW, act, 0.0, "idle") for n, act in enumerate([*IdleAct][1:], 103))),
         "shorten the time limit of job 103: idle; requeue job 104: idle; cancel job 105: idle",
     ),
-    (HoldJob("103", "103", "no home, 3 times"), "hold job 103: no home, 3 times"),
+    (HoldJob("103", "103", "no home, 3 times", "mounts"), "hold job 103: no home, 3 times"),
     (
         UpdateJobs(
             ("103", "104_[1-2]"),

@@ -15,12 +15,14 @@ from burstd.api.routers.jobs import AnnotatedQueue
 from burstd.domain.claim import ClaimState
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Policy
-from burstd.domain.snapshot import Snapshot
+from burstd.domain.snapshot import RuntimeState, Snapshot
 from burstd.domain.staging import StageState, StagingView
+from burstd.planner.decide import decide
 from burstd.planner.explain.explain import explain_job
 from burstd.planner.explain.job_comment import JobComments
 from burstd.planner.offers.offers import next_breaker
 from burstd.planner.policy_chain import make_target
+from burstd.planner.timeouts import Tuning
 from burstd.runtime.precedence import UNDISTURBED
 from tests.planner.worlds import NOW, claim, job, make_snapshot, offer, pool
 
@@ -113,3 +115,19 @@ def test_of_a_node_on_its_way_all_name_the_node() -> None:
     assert comment is not None
     assert comment.text == "node cpu2 is booting, about 1 min"
     assert explain_job(snapshot, plan, "1").summary == "the job fits on cpu2 (booting)"
+
+
+def test_of_a_job_that_is_held_for_its_home_all_say_so() -> None:
+    why = "home directory /home/ada of ada is not on nodes of pool cpu (seen on cpu1); mend it"
+    row = job(reason="JobHeldUser")
+    snapshot = make_snapshot(row, runtime_state=RuntimeState(held_for_homes={"1": why}))
+    plan = decide(snapshot, (), Tuning())
+    explained = explain_job(snapshot, plan, "1")
+    assert (explained.verdict, explained.summary) == ("wait", f"it is held: {why}")
+    assert explained.remedies == ("correct what the reason names, then: burstctl config reload, scontrol release 1",)
+    backend = cast("Backend", SimpleNamespace(precedence=lambda: UNDISTURBED))
+    listed = AnnotatedQueue(backend, (snapshot, plan)).to_view(row)
+    assert (listed.verdict, listed.reason) == ("wait", f"it is held: {why}")
+    comment = JobComments(snapshot, plan).comment_for(row, "")
+    assert comment is not None
+    assert comment.text == f"waits: it is held: {why}"

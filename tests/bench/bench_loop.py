@@ -123,6 +123,9 @@ class InstantMachines:
     def alarms(self) -> tuple[str, ...]:
         return ()
 
+    def missing_homes(self) -> tuple[()]:
+        return ()
+
 
 class SlurmMeter:
     """Runs Slurm's commands in the head's box, and remembers which and how long they took."""

@@ -132,6 +132,9 @@ class SlowMachines:
 
     def launch_fault(self, claim: Claim, number: str, *, held: bool) -> None: ...
 
+    def missing_homes(self) -> tuple[()]:
+        return ()
+
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         raise AssertionError(f"no pool has {test.command} for {first.slot} and {second.slot}")
 

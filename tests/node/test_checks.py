@@ -24,7 +24,7 @@ GOOD = MachineFacts(
     gpu_devices=("/dev/nvidia0", "/dev/nvidia1"), gpu_names=(A100, A100), gpu_states=(GPU1, GPU2),
     slurm_version=(22, 5, 8), munge="munge-0.5.15", prologs=frozenset({"/opt/pro*", "/etc/slurm/epilog"}),
     sshfs=True, fuse=True,
-    users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001, (3001, 5000))},
+    users={"slurm": UserIds(64030, 64030), "ada": UserIds(3001, 3001, (3001, 5000))}, homes={"/home/ada": True},
     clock=1000.0, asked=999.9, answered=1000.2, arch="x86_64", glibc="2.36", driver="535.104.05", cuda="12.2",
     limits={"memlock": NO_LIMIT, "nofile": 4096, "stack": 8 << 20, "nproc": 1000},
     lang="en_US.UTF-8", locales=frozenset({"en_US.UTF-8"}), timezone="UTC",
@@ -42,6 +42,7 @@ EXPECTED_MACHINE = ExpectedMachine(
     os="debian 12",
     clock_tolerance_s=2.0,
     prologs={"/opt/pro*": "Prolog", "/etc/slurm/epilog": "Epilog"},
+    homes={"ada": "/home/ada"},
     mounts=True,
     slurmctld=(("10.0.0.1:6817",), ("head:6817", "spare:6817")),
     sentinels=("/cvmfs/eessi/versions", "/opt/sw"),
@@ -180,6 +181,16 @@ def test_the_way_to_slurmctld(states: dict[str, str], said: str) -> None:
     assert "; ".join(map(str, failed_checks(replace(GOOD, slurmctld=states), EXPECTED_MACHINE))) == said
 
 
+def test_a_machine_without_a_home_is_used() -> None:
+    [found] = failed_checks(replace(GOOD, homes={"/home/ada": False}), EXPECTED_MACHINE)
+    assert found.allowed
+    assert str(found) == (
+        "homes: no such directory where /home/ada, the home directory of ada, is expected. Add home = { path = "
+        '"{home}" } to [mounts.trees], let the image mount the directory, or submit from one that is there'
+    )
+    assert failed_checks(replace(GOOD, homes={}), EXPECTED_MACHINE) == [], "an automounter may be slow"
+
+
 def test_what_a_missing_program_does_is_said() -> None:
     expected = replace(EXPECTED_MACHINE, prologs={**EXPECTED_MACHINE.prologs, "/trees/task": "TaskProlog"})
     said = (
@@ -235,7 +246,7 @@ def test_an_empty_machine_fails_in_everything_but_the_types_of_what_it_lacks() -
     found = failed_checks(MachineFacts(), EXPECTED_MACHINE)
     assert {f.name for f in found} == CHECK_NAMES - {
         "gpu_type", "groups", "mig", "gpu_memory_limit", "gpu_health", "gpu_clocks", "gpu_pcie", "gpu_test",
-        "frameworks", "slurmctld",
+        "frameworks", "slurmctld", "homes",
     }  # fmt: skip
 
 

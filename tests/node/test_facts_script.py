@@ -83,8 +83,10 @@ def test_programs_of_slurmd_are_there_where_a_pattern_has_one(tmp_path: Path) ->
         (tmp_path / name).touch()
         (tmp_path / name).chmod(mode)
     patterns = [f"{tmp_path}/{word}" for word in ("*-scratch", "10-scratch", "readme", "*.sh", "10-scratch/x")]
-    done = subprocess.run(["sh"], input=facts_script(FactsRequest(prologs=patterns)), capture_output=True, text=True,
-                          check=True, timeout=60)  # fmt: skip
+    homes = [str(tmp_path), f"{tmp_path}/ada", f"{tmp_path}/readme"]
+    done = subprocess.run(["sh"], input=facts_script(FactsRequest(prologs=patterns, homes=homes)), capture_output=True,
+                          text=True, check=True, timeout=60)  # fmt: skip
     found = parse_facts(done.stdout, asked=0, answered=0)
     assert found is not None
     assert found.prologs == set(patterns[:2])
+    assert found.homes == dict(zip(homes, (True, False, False), strict=True))

@@ -103,7 +103,7 @@ def test_a_refused_start_is_explained_and_then_held(times: int, reason: str, hol
     snapshot = replace(snapshot, mounts=refused)
     plan = decide(snapshot, (), Tuning())
     assert [a for a in plan.actions if isinstance(a, HoldJob)] == [
-        HoldJob("7", "7", "cannot be mounted, 3 times") for _ in range(holds)
+        HoldJob("7", "7", "cannot be mounted, 3 times", "mounts") for _ in range(holds)
     ]
     explained = explain_job(snapshot, plan, "7")
     assert explained.summary == said

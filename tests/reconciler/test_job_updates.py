@@ -35,7 +35,9 @@ def test_one_job_that_slurm_refuses_costs_no_call_for_each_of_the_others() -> No
     context = SimpleNamespace(
         scheduler=Slurm(),
         clock=SimpleNamespace(now=lambda: now[0]),
-        store=SimpleNamespace(claims=lambda: (), metadata=lambda _: "", set_metadata=lambda *_, **__: None),
+        store=SimpleNamespace(
+            claims=lambda: (), metadata=lambda _: "", set_metadata=lambda *_, **__: None, held_jobs=lambda _: {}
+        ),
     )
     actions = SlurmActions(cast("LoopContext", context))
     ids = tuple(map(str, range(10_000)))
@@ -56,7 +58,9 @@ def test_an_update_is_sent_again_once_another_one_came_between() -> None:
     context = SimpleNamespace(
         scheduler=SimpleNamespace(update_jobs=lambda jobs, update: calls.append((tuple(jobs), update))),
         clock=SimpleNamespace(now=lambda: 1000.0),
-        store=SimpleNamespace(claims=lambda: (), metadata=lambda _: "", set_metadata=lambda *_, **__: None),
+        store=SimpleNamespace(
+            claims=lambda: (), metadata=lambda _: "", set_metadata=lambda *_, **__: None, held_jobs=lambda _: {}
+        ),
     )
     actions = SlurmActions(cast("LoopContext", context))
     one, other = (JobUpdate(frozenset({name}), frozenset({name})) for name in ("cpu1", "cpu2"))
@@ -77,7 +81,9 @@ def test_a_loop_makes_so_many_updates_and_the_next_one_goes_on() -> None:
     context = SimpleNamespace(
         scheduler=SimpleNamespace(update_jobs=update_jobs),
         clock=SimpleNamespace(now=lambda: 1000.0),
-        store=SimpleNamespace(claims=lambda: (), metadata=lambda _: "", set_metadata=lambda *_, **__: None),
+        store=SimpleNamespace(
+            claims=lambda: (), metadata=lambda _: "", set_metadata=lambda *_, **__: None, held_jobs=lambda _: {}
+        ),
     )
     actions = SlurmActions(cast("LoopContext", context))
     ids = [str(n) for n in range(UPDATES_PER_LOOP + 3)]

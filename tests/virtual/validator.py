@@ -8,6 +8,7 @@ from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import FabricTest, Pool
 from burstd.domain.errors import NodeRefused
 from burstd.domain.launch_failure import LaunchFault
+from burstd.domain.missing_home import MissingHome
 from tests.virtual.machines import Machines
 
 
@@ -39,6 +40,10 @@ class SimValidator:
         """See NodeValidator."""
         del held
         return self._machines.answering(claim.address).launch_faults.get(number)
+
+    def missing_homes(self) -> tuple[MissingHome, ...]:
+        """See NodeValidator. Nobody has one."""
+        return ()
 
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:
         """See NodeValidator."""

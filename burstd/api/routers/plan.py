@@ -354,7 +354,7 @@ def _step_text(action: Action, claims: dict[str, Claim], now: float) -> tuple[st
             return f"give job {job_id} a time limit of {limit_s / 60:.0f} min: {reason}", [], []
         case RecordIdleJobs() | ActOnIdleJobs():
             return _idle_text(action), [], []
-        case HoldJob(_, queue_id, reason):
+        case HoldJob(queue_id=queue_id, reason=reason):
             return f"hold job {queue_id}: {reason}", [], []
         case UpdateJobs(jobs, _, update, reason):
             return f"update {_jobs_text(jobs)} in Slurm ({_update_text(update)}): {reason}", [], []

@@ -8,6 +8,7 @@ from typing import Protocol
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.offer import FabricTest, Pool
 from burstd.domain.launch_failure import LaunchFault
+from burstd.domain.missing_home import MissingHome
 
 
 class NodeValidator(Protocol):
@@ -38,6 +39,10 @@ class NodeValidator(Protocol):
 
         ``held``: Slurm holds it, as no process of it was started. Raises as above.
         """
+        ...
+
+    def missing_homes(self) -> Sequence[MissingHome]:
+        """Homes that the latest validated machines of pools did not have, as far as they were asked for."""
         ...
 
     def test_fabric(self, first: Claim, second: Claim, test: FabricTest) -> str:

@@ -143,7 +143,7 @@ class Job:
     """False: of srun or salloc, which Slurm never requeues."""
     work_dir: str = ""
     output_dir: str = ""
-    """Where its output is to lie, absolute; empty: below its working directory, nowhere, or that is not known."""
+    """Where its output is to lie, absolute; below its working directory: that one. Empty: nowhere, or not known."""
 
     @property
     def ran(self) -> bool:

@@ -1,7 +1,7 @@
 # Says what this machine is, as KEY=VALUE lines; a key may come several times. Reads only.
 # $1: pattern of the GPUs' device files. Further arguments name what is looked for: user=NAME, module=NAME,
 # locale=NAME, sentinel=PATH (a file, or a directory that has something in it), slurmctld=HOST:PORT,
-# prolog=PATTERN (of programs);
+# prolog=PATTERN (of programs), home=PATH (of directories);
 # within=SECONDS: what may hang has so long.
 # module=*: all modules.
 set -u
@@ -81,6 +81,15 @@ prologs() {
             fi
         done
     done
+}
+
+# What an automounter has not mounted in time is not said.
+home() {
+    timeout -k 1 "$within" test -d "$1"
+    case $? in
+    0) say home "ok $1" ;;
+    1) say home "- $1" ;;
+    esac
 }
 
 users() {
@@ -201,6 +210,7 @@ asides() {
     for word; do
         case $word in
         sentinel=*) sentinel "${word#sentinel=}" & ;;
+        home=*) home "${word#home=}" & ;;
         slurmctld=*) slurmctld "${word#slurmctld=}" & ;;
         esac
     done

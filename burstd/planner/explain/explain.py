@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from burstd.domain.claim import USABLE
+from burstd.domain.missing_home import HOMES
 from burstd.domain.plan import Plan
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
@@ -245,6 +246,9 @@ def _remedies(snapshot: Snapshot, job: Job, last: Remark) -> tuple[str, ...]:
     if last.by == LAUNCH:
         remedy = snapshot.runtime_state.launch_failures[job.id].fault.remedy
         return (f"{remedy}; then: scontrol release {job.het_job_id or job.id} (administrators only)",)
+    if last.by == HOMES:
+        name = job.het_job_id or job.id
+        return (f"correct what the reason names, then: burstctl config reload, scontrol release {name}",)
     if last.by == "mounts" and job.held:
         return (f"correct what the reason names, then: scontrol release {job.het_job_id or job.id}",)
     if last.by == "pin":

@@ -236,9 +236,11 @@ def _parse_job(f: Mapping[str, str], translate: Callable[[float], float], exclud
 
 def _output_dir(pattern: str, work_dir: str) -> str:
     """What is sure of it: the part before the first directory whose name has a symbol."""
+    if pattern in ("", "(null)"):
+        return ""
     fixed = pattern.partition("%")[0].rpartition("/")[0]
     inside = not fixed.startswith("/") or fixed == work_dir or fixed.startswith(f"{work_dir}/")
-    return "" if inside or fixed == "/dev" else fixed
+    return "" if fixed == "/dev" else work_dir if inside else fixed
 
 
 def _nodes(f: Mapping[str, str], asked: Mapping[str, str]) -> tuple[int, int]:
