@@ -13,7 +13,7 @@ MAX_TASK = 4_000_000
 """The last task that an array can have: Slurm's largest MaxArraySize is one more."""
 
 _RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
-_TRAILING_NUMBER = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
+_TRAILING_NUMBER = re.compile(r"(.*?)([0-9]{1,18})", re.DOTALL)
 _TASKS = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
 _LIMIT = re.compile(r"[0-9]{1,10}")
 _SHOWN = 60

@@ -50,6 +50,7 @@ def test_expand_refuses(text: str) -> None:
         (["n099", "n100", "n101"], "n[099-101]"),
         (["n0", "n00", "n1"], "n[0-1,00]"),
         (["7", "8"], "[7-8]"),
+        (["n" + "9" * 5000, "a1"], "a1,n" + "9" * 5000),
     ],
 )
 def test_compress(names: list[str], text: str) -> None:
