@@ -224,5 +224,5 @@ class Handovers(test_machine.Crashes):
 def test_any_order_of_crashes_and_faults_with_handovers(template: Path) -> None:
     Handovers.template = template
     chosen = test_machine._LONG if os.environ.get("BURSTD_HYPOTHESIS") == "long" else test_machine._SHORT
-    run_state_machine_as_test(Handovers, settings=settings(chosen, max_examples=chosen.max_examples * 2 // 3))
+    run_state_machine_as_test(Handovers, settings=settings(chosen, max_examples=chosen.max_examples // 3))
     assert CountingWorld.seams > 0

@@ -157,7 +157,7 @@ def test_a_log_of_before_is_replayed() -> None:
     }
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(
     st.lists(
         st.tuples(offers, st.lists(words.filter(bool), max_size=2).map(tuple), st.floats(0, 9e6), st.floats(0, 9e6)),

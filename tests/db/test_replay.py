@@ -39,7 +39,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(80))
 @given(st.lists(steps, max_size=30), st.lists(st.floats(0.001, 1e5), min_size=30, max_size=30))
 def test_the_rows_follow_from_the_log(script: list[tuple], lapses: list[float]) -> None:  # type: ignore[type-arg]
     clock = ManualClock()
