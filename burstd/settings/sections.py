@@ -39,7 +39,7 @@ from burstd.settings.idle_gpus import IdleGpuSettings, RulePartition
 from burstd.settings.metrics import MetricsSettings
 from burstd.settings.mounts import MountSettings
 from burstd.settings.notify import NotifySettings
-from burstd.settings.projects import FairShareSettings, ProjectName, ProjectSettings
+from burstd.settings.projects import FairShareSettings, PartitionName, ProjectName, ProjectSettings
 from burstd.settings.rates import RateSettings
 from burstd.settings.sampler import SamplerSettings
 from burstd.settings.site import SiteSettings
@@ -169,7 +169,7 @@ class SlurmSettings(Section):
         default=None, json_schema_extra=RESTART
     )
     programs: AbsolutePath = Path("/usr/bin")
-    keep_partitions: NonEmptyStrings = ()
+    keep_partitions: tuple[PartitionName, ...] = ()
     resume_timeout_s: Count = 900
     suspend_timeout_s: Count = 30
     devices: dict[str, str] = Field(default_factory=lambda: {"gpu": "/dev/nvidia{}"})
@@ -189,7 +189,7 @@ class PoolSettings(Section):
     """``[pools.NAME]``: slots of one shape, as their NodeName line in slurm.conf has it."""
 
     nodes: Annotated[str, Field(min_length=1)]
-    partitions: Annotated[NonEmptyStrings, Field(min_length=1)]
+    partitions: Annotated[tuple[PartitionName, ...], Field(min_length=1)]
     cpus: Count
     memory: MemoryMib
     gres: GresList = ()

@@ -118,11 +118,22 @@ def free_subnet(used: Iterable[ipaddress.IPv4Network]) -> str:
     raise NetworkFailed(f"{SUBNETS[0]} and all to {SUBNETS[-1]} are in use", "free one of them on this host")
 
 
-def _used_networks() -> list[ipaddress.IPv4Network]:
-    """Of this host's addresses and routes, but the default route."""
-    routes = json.loads(output_of(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout or "[]")
-    found = (route.get("dst", "default") for route in routes if route.get("type") not in ("broadcast", "local"))
+def used_networks(routes: str, addresses: str) -> list[ipaddress.IPv4Network]:
+    """Of a host's routes, but the default route, and of its addresses, also those of interfaces that are down.
+
+    As 'ip -json route' and 'ip -json addr' print them.
+    """
+    found = [route.get("dst", "default") for route in json.loads(routes or "[]")]
+    for link in json.loads(addresses or "[]"):
+        found += [f"{one['local']}/{one['prefixlen']}" for one in link.get("addr_info", ()) if "local" in one]
+        found += [one["address"] for one in link.get("addr_info", ()) if "address" in one]  # the peer's
     return [ipaddress.IPv4Network(dst, strict=False) for dst in found if dst != "default"]
+
+
+def _used_networks() -> list[ipaddress.IPv4Network]:
+    """This host's."""
+    shown = (("route", "show", "table", "all"), ("addr", "show"))
+    return used_networks(*(output_of(["ip", "-json", "-4", *words]).stdout for words in shown))
 
 
 def set_up(trial: Trial, slurm_gid: int, progress: Callable[[str], None]) -> None:

@@ -54,8 +54,9 @@ def test_a_record_with_machines_is_not_purged_while_burstd_does_not_run(etc: Pat
     assert uninit("--purge") == (
         1,
         (
-            "burstctl: burstd does not answer, and nobody ends these machines then:\n  gpu001: sandbox i-17, booting\n"
-            "start it first: systemctl start burstd.\n"
+            "burstctl: burstd does not answer, and nobody ends these then:\n  gpu001: sandbox i-17, booting\n"
+            "start it first: systemctl start burstd; then run this again; for a record of machines that are gone, "
+            "move it away first.\n"
         ),
     )
 
@@ -114,12 +115,43 @@ def test_a_failed_init_does_not_leave_its_machines(etc: Path) -> None:
     assert uninit() == (0, "burstd is out of Slurm.\n")
 
 
-@pytest.mark.usefixtures("etc")
-def test_an_uninit_that_failed_after_burstd_had_ended_goes_on() -> None:
+def test_an_uninit_while_burstd_does_not_answer_goes_by_the_record(
+    etc: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path_factory.mktemp("bin")
+    (programs / "scontrol").symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", str(programs))
     done = Journal(finished=True, units=["burstd.service"])
     done.save()
-    assert uninit()[0] == 1
-    replace(done, emptied=True).save()
+    (etc / "burstd.toml").write_text(
+        f'cluster = "lab"\n[daemon]\nstate_dir = "{etc}"\n[providers.sandbox]\nkind = "aws"\n', encoding="utf-8"
+    )
+    with Store.open(etc / "burstd.db", ManualClock()) as store:
+        store.adopt_claim(replace(planned(), state=ClaimState.BOOTING, instance_id="i-17"))
+        created(store, ManualClock())
+    assert uninit() == (
+        1,
+        (
+            "burstctl: burstd does not answer, and nobody ends these then:\n  gpu001: sandbox i-17, booting\n"
+            "  volume corpus of ann: north d-1\n"
+            "start it first: systemctl start burstd; where it does not start, end them at the cloud:\n"
+            "  aws ec2 terminate-instances --instance-ids i-17\n"
+            "then run this again; for a record of machines that are gone, move it away first.\n"
+        ),
+    )
+    assert Journal.load() == done
+    (etc / "burstd.db").write_bytes(b"no database")
+    code, said = uninit()
+    assert (code, said.partition(":")[2].partition(":")[0]) == (1, " whether machines are left is not known")
+    (etc / "burstd.db").unlink()
+    with Store.open(etc / "burstd.db", ManualClock()):
+        pass
+    assert uninit() == (0, "burstd is out of Slurm.\n")
+
+
+def test_an_uninit_that_failed_after_burstd_had_ended_goes_on(etc: Path) -> None:
+    Journal(finished=True, units=["burstd.service"], emptied=True).save()
+    (etc / "burstd.db").write_bytes(b"no database")
     assert uninit() == (0, "burstd is out of Slurm.\n")
 
 

@@ -14,6 +14,19 @@ TREES = {"home": "{home}"}
 """Each user's own home directory, as the account database has it."""
 _POOL_KEYS = {"name", "nodes", "type", "cpus", "memory", "gres"}
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_TYPE = re.compile(r"[^\s,'\"\\]+")
+_GRES = re.compile(r"([A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?:[0-9]+(,|$))*")
+_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_FORMS = {
+    "partition": (
+        r"(?!(?i:all|default)$)[^\s,='\"\\#]{1,60}",
+        "write the name of one partition, without blanks, commas, quotes, '=', '#' and '\\'",
+    ),
+    "image": (r"[^\x00-\x1f\x7f]*", "write it without control characters"),
+    "budget": (r"([0-9]+(\.[0-9]+)?( [A-Z]{3})?)?", "write an amount, or an amount and a currency: '500 USD'"),
+    "address": (r"[A-Za-z0-9._:,\[\]-]*", "write HOST, or HOST:PORT"),
+}
+"""Options of text: what they must match, and what to do."""
 
 
 class AnswerRefused(Exception):
@@ -71,6 +84,14 @@ SANDBOX_POOLS = (
 )
 
 
+def fitting(option: str, text: str) -> str:
+    """The text. Raises AnswerRefused where the option cannot be so."""
+    pattern, remedy = _FORMS[option]
+    if not re.fullmatch(pattern, text):
+        raise AnswerRefused(f"--{option} {text!r}: {remedy}")
+    return text
+
+
 def parse_pool(text: str) -> PoolAnswer:
     """``name=gpu,nodes=4,type=g5.xlarge,cpus=4,memory=15000,gres=gpu:a10g:1``. Raises AnswerRefused."""
     words = dict(part.partition("=")[::2] for part in re.split(r",(?=[a-z]+=)", text) if part)
@@ -80,6 +101,10 @@ def parse_pool(text: str) -> PoolAnswer:
         raise AnswerRefused(f"--pool {text!r}: {about}; write name=gpu,nodes=4,type=g5.xlarge,cpus=4,memory=15000")
     if not _NAME.fullmatch(words["name"]):
         raise AnswerRefused(f"--pool {text!r}: name {words['name']!r} must be small letters, digits and hyphens")
+    if not _TYPE.fullmatch(words["type"]):
+        raise AnswerRefused(f"--pool {text!r}: type {words['type']!r} has blanks, commas, quotes or '\\'")
+    if not _GRES.fullmatch(words.get("gres", "")):
+        raise AnswerRefused(f"--pool {text!r}: write gres as Slurm does, with its number: gres=gpu:a10g:1")
     try:
         cpus, memory, nodes = (
             int(words.get(key, default)) for key, default in (("cpus", 0), ("memory", 0), ("nodes", 4))
@@ -94,8 +119,8 @@ def parse_pool(text: str) -> PoolAnswer:
 def parse_key(text: str) -> tuple[str, Any]:
     """``region=eu-central-1``: a key of the provider's; values that TOML reads are those, others are text."""
     key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise AnswerRefused(f"--set {text!r}: write KEY=VALUE")
+    if not equals or not _KEY.fullmatch(key):
+        raise AnswerRefused(f"--set {text!r}: write KEY=VALUE, the key in letters, digits, '_' and '-'")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
@@ -26,9 +26,11 @@ from burstd.cli.setup.answers import (
     TREES,
     AnswerRefused,
     Answers,
+    fitting,
     parse_key,
     parse_pool,
 )
+from burstd.cli.setup.deep import choose_user
 from burstd.cli.setup.head import (
     Head,
     SetupRefused,
@@ -96,6 +98,9 @@ def init(
     try:
         require_root()
         with only_one():
+            fitting("address", address)
+            if user:
+                choose_user(burstd, user)
             _undo_unfinished(burstd, out)
             head = read_head()
             if keep:
@@ -144,16 +149,18 @@ def _answers(
     """From the options, and from questions for what they leave open. Raises AnswerRefused."""
     from burstd.settings import PluginRegistry
 
+    for option, text in (("partition", partition), ("image", image), ("budget", budget)):
+        fitting(option, text)
+    chosen = tuple(parse_pool(text) for text in pools)
+    values = dict(parse_key(text) for text in keys)
     if not kind:
         kind = "sandbox" if yes else typer.prompt(f"Provider ({', '.join(KINDS)})", "sandbox")
     if kind not in KINDS:
         raise AnswerRefused(f"there is no provider {kind!r}: choose one of {', '.join(KINDS)}")
-    chosen = tuple(parse_pool(text) for text in pools)
     if not chosen and kind != "sandbox" and not yes:
         chosen = (parse_pool(typer.prompt(f"Pool, as {_POOL_EXAMPLE}")),)
     if not chosen and kind != "sandbox":
         raise AnswerRefused(f"{kind} needs a pool: --pool {_POOL_EXAMPLE}")
-    values = dict(parse_key(text) for text in keys)
     if kind in _ALLOWED_TYPES:
         values.setdefault(_ALLOWED_TYPES[kind], [pool.type for pool in chosen])
     plugin = PluginRegistry.installed().load_plugin("providers", kind)
@@ -161,14 +168,14 @@ def _answers(
     if not yes:
         if kind != "sandbox":
             values |= {key: _asked(key, field) for key, field in _open_keys(plugin.settings, values).items()}
-            image = image or typer.prompt("Image of the machines (empty: the provider's own)", "", show_default=False)
-        partition = typer.prompt("Partition for jobs in the cloud", partition)
+            text = image or typer.prompt("Image of the machines (empty: the provider's own)", "", show_default=False)
+            image = fitting("image", text)
+        partition = fitting("partition", typer.prompt("Partition for jobs in the cloud", partition))
         trees = trees and typer.confirm("Show users' home directories on nodes", default=True)
         nodes = nodes or typer.prompt("Most nodes at a time (0: all of the pools)", 0)
-        budget = budget or typer.prompt("Most that a month may cost (empty: no budget)", "", show_default=False)
+        text = budget or typer.prompt("Most that a month may cost (empty: no budget)", "", show_default=False)
+        budget = fitting("budget", text)
     amount, _, currency = budget.partition(" ")
-    if budget and not re.fullmatch(r"[0-9]+(\.[0-9]+)?", amount):
-        raise AnswerRefused(f"--budget {budget!r}: write an amount, or an amount and a currency: '500 USD'")
     return Answers(
         kind, values, image or ("node" if kind == "sandbox" else ""),
         chosen or SANDBOX_POOLS, partition, TREES if trees else {}, nodes, amount, currency or "EUR",
@@ -278,6 +285,8 @@ def _show(out: ConsoleOutput, head: Head, wanted: Wanted) -> None:
     for name in wanted.partitions:
         if wanted.text is not None and name in head.partitions:
             out.line(f"Partition {name} is there already: burstd's nodes join its own. Name another with --partition.")
+    for note in wanted.notes:
+        out.command(note)
     out.blank()
     settings = {} if wanted.text is None else {SETTINGS: wanted.text}
     for path, new in {**settings, **wanted.files, **wanted.changes}.items():
@@ -319,24 +328,38 @@ def _stop_burstd(burstd: ApiClient, journal: Journal | None, out: ConsoleOutput,
 
     ``journal``: None where init did nothing here. ``purge``: the record is removed then.
     """
-    left = _left_in_clouds(must_know=purge)
+    unknown = journal is not None and journal.finished and not journal.emptied
+    answers = _answers_status(burstd)
+    if unknown and not answers:
+        systemctl("stop", "burstd.service", check=False)  # it is to start nothing while its record is read
+    left = _left_in_clouds(must_know=purge or (unknown and not answers))
     if purge and left.volumes:
         raise SetupRefused(
             "--purge removes the record, and these cost money then until somebody finds them:"
             f"{_listed(left.volumes)}\nremove them with 'burstctl volume remove', or leave --purge out"
         )
-    if (journal is not None and journal.finished and not journal.emptied) or _answers_status(burstd):
+    if answers:
         _end_machines(burstd, () if journal is None else journal.partitions, out)
+    elif unknown or journal is None or "burstd.service" in journal.units:
+        _require_nothing_left(replace(left, volumes=left.volumes if unknown else ()))
+    if answers or unknown:
         if journal is not None:
             journal.emptied = True
             journal.save()
         systemctl("disable", "--now", *reversed(_SERVICES), check=False)
         subprocess.run(["scontrol", "delete", "reservationname=burstd"], check=False, capture_output=True)
-    elif left.machines and (journal is None or "burstd.service" in journal.units):
-        raise SetupRefused(
-            f"burstd does not answer, and nobody ends these machines then:{_listed(left.machines)}\n"
-            "start it first: systemctl start burstd"
-        )
+
+
+def _require_nothing_left(left: LeftInClouds) -> None:
+    """Where burstd does not answer. Raises SetupRefused with what is left by its record, and what ends it."""
+    if not left.machines and not left.volumes:
+        return
+    by_hand = f"; where it does not start, end them at the cloud:{_listed(left.ends)}\n" if left.ends else "; "
+    raise SetupRefused(
+        f"burstd does not answer, and nobody ends these then:{_listed((*left.machines, *left.volumes))}\n"
+        f"start it first: systemctl start burstd{by_hand}then run this again; for a record of machines that are gone, "
+        "move it away first"
+    )
 
 
 def _left_in_clouds(*, must_know: bool) -> LeftInClouds:

@@ -89,11 +89,12 @@ def read_head() -> Head:
     except (SchedulerUnavailable, SchedulerRefused) as error:
         raise SetupRefused(f"slurmctld must run, so that burstd can be fitted to it: {error}") from None
     head = Head(config, slurmctld_version(config) or (0, 0, 0), partitions)
-    _require_fit(head)
+    require_fit(head)
     return head
 
 
-def _require_fit(head: Head) -> None:
+def require_fit(head: Head) -> None:
+    """Raises SetupRefused where burstd cannot work with this Slurm."""
     version = "{}.{:02}.{}".format(*head.version)
     if head.version < OLDEST_SLURM:
         raise SetupRefused(f"Slurm {version} runs, and burstd needs 22.05 or newer: upgrade Slurm")

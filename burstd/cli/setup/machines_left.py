@@ -16,31 +16,46 @@ from burstd.domain.volume import VolumeState
 from burstd.runtime.clock import SteadyClock
 from burstd.settings import load_settings
 
+_ENDS = {
+    "aws": "aws ec2 terminate-instances --instance-ids {}",
+    "openstack": "openstack server delete {}",
+    "openshift": "kubectl delete pod {}",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class LeftInClouds:
-    """A line for each machine and each volume on record that is not gone."""
+    """A line for each machine and each volume on record that is not gone.
+
+    ``ends``: commands of the clouds' own programs that end the machines.
+    """
 
     machines: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
 
 
 def left_in_clouds(settings: Path) -> LeftInClouds:
     """By the record, beside a running burstd too. Raises BurstdError."""
-    database = load_settings(settings, check_files=False).database
+    loaded = load_settings(settings, check_files=False)
+    database = loaded.database
     if "://" not in database and not Path(database).exists():
         return LeftInClouds()  # burstd has never run
     with StoreReader.open(database, SteadyClock()) as reader:
+        claims = reader.claims()
+        kinds = {name: provider.kind for name, provider in loaded.providers.items()}
+        ends = (_ENDS.get(kinds.get(claim.offer.provider, ""), "").format(claim.instance_id) for claim in claims)
         return LeftInClouds(
             tuple(
                 f"{claim.slot}: {claim.offer.provider} {claim.instance_id or 'no instance yet'}, {claim.state.value}"
-                for claim in reader.claims()
+                for claim in claims
             ),
             tuple(
                 f"volume {volume.name} of {volume.user}: {volume.provider} {volume.disk_id or 'no disk yet'}"
                 for volume in reader.volumes()
                 if volume.state is not VolumeState.PLANNED
             ),
+            tuple(command for command, claim in zip(ends, claims, strict=True) if command and claim.instance_id),
         )
 
 

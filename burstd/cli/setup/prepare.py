@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from burstd.cli.setup.answers import AnswerRefused, Answers, Site, settings_text
-from burstd.cli.setup.head import Head, SetupRefused, programs_folder
+from burstd.cli.setup.head import Head, SetupRefused, programs_folder, require_fit
 from burstd.cli.setup.journal import Journal, read_text
-from burstd.cli.setup.steps import OLD_SETTINGS, SETTINGS
+from burstd.cli.setup.steps import CALLED_JOB_SUBMIT, OLD_SETTINGS, SETTINGS
 from burstd.share import share_path
 from burstd.slurm.config.check import default_gpu_memory, default_memory
-from burstd.slurm.config.merge import included, merge_gres_conf, merge_slurm_conf
-from burstd.slurm.config.render import required_settings
+from burstd.slurm.config.merge import included, merge_gres_conf, merge_slurm_conf, written_settings
+from burstd.slurm.config.render import SlurmConfOptions, job_submit_lines, job_submit_text, required_settings
 
 if TYPE_CHECKING:
     from burstd.settings import Settings
     from providers.sandbox.trial import Trial
 
+_READ_AT_START = ("SelectType", "AuthType", "SlurmUser", "StateSaveLocation", "SlurmctldPort", "SlurmctldLogFile")
 USABLE_MEMORY = 0.95
 """Of the memory that a cloud says; the kernel keeps the rest."""
 
@@ -32,13 +33,15 @@ USABLE_MEMORY = 0.95
 class Wanted:
     """``changes``: files of Slurm, whole; ``files``: new ones beside them. ``text``: burstd.toml, None: as it is.
 
-    ``partitions``: those of the pools. ``sockets``: units of workers that the settings need.
+    ``partitions``: those of the pools. ``sockets``: units of workers that the settings need. ``notes``: what the
+    administrator must know of the site's files.
     """
 
     changes: Mapping[Path, str]
     partitions: Sequence[str]
     sockets: Sequence[str]
     files: Mapping[Path, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     text: str | None = None
     sandbox: Trial | None = None
 
@@ -110,18 +113,64 @@ def _wanted(head: Head, settings: Settings) -> Wanted:
     )  # fmt: skip
     conf, gres = _conf_files(head.conf), _conf_files(head.conf.with_name("gres.conf"))
     changes = merge_slurm_conf(conf, pools, options) | merge_gres_conf(gres, pools, options, conf)
-    beside = {}
+    beside: dict[Path, str] = {}
+    notes = _unlike_running(head, conf)
     for setting in required_settings(pools, options):
-        lua = head.conf.with_name("job_submit.lua")
-        if setting.name == "JobSubmitPlugins" and not lua.exists():
-            raise SetupRefused(f"there is no {lua}, and without it {setting.consequence}")
+        if setting.name == "JobSubmitPlugins":
+            beside |= _job_submit(head.conf, options, notes)
         if setting.name == "BurstBufferType":
             for name in ("burst_buffer.lua", "burst_buffer.conf"):
-                if not head.conf.with_name(name).exists():
-                    beside[head.conf.with_name(name)] = read_text(share_path("config", "slurm", name))
+                if _is_free(path := head.conf.with_name(name)):
+                    beside[path] = read_text(share_path("config", "slurm", name))
     kinds = ("mount" if settings.mounts.rules() else "", "user" if settings.staging.enabled else "")
     sockets = [f"burstd-{kind}-worker.socket" for kind in kinds if kind]
-    return Wanted(changes, list(dict.fromkeys(name for pool in pools for name in pool.partitions)), sockets, beside)
+    partitions = list(dict.fromkeys(name for pool in pools for name in pool.partitions))
+    return Wanted(changes, partitions, sockets, beside, notes)
+
+
+def _is_free(path: Path) -> bool:
+    """Whether there is no such file, or it is init's own."""
+    journal = Journal.load()
+    return not path.exists() or (journal is not None and str(path) in journal.created)
+
+
+def _job_submit(conf: Path, options: SlurmConfOptions, notes: list[str]) -> dict[Path, str]:
+    """job_submit.lua to write; beside one of the site's own, which stays, another that it is to call."""
+    theirs, ours = conf.with_name("job_submit.lua"), conf.with_name(CALLED_JOB_SUBMIT)
+    made = job_submit_text(read_text(share_path("config", "slurm", "job_submit.lua")), options)
+    if _is_free(theirs):
+        return {theirs: made}
+    text = read_text(theirs)
+    copied = made.partition("\n")[0] in text  # burstd's, put there by hand
+    if not copied and CALLED_JOB_SUBMIT not in text:
+        notes.append(
+            f"{theirs} is the site's own and stays. Put these lines first into its slurm_job_submit:\n"
+            f'  burstd_job_submit = burstd_job_submit or dofile("{ours}")\n'
+            "  if burstd_job_submit(job_desc, submit_uid, part_list) ~= slurm.SUCCESS then return slurm.ERROR end"
+        )
+    if not copied and _is_free(ours):
+        return {ours: made}
+    there = theirs if copied else ours
+    lines = read_text(there).splitlines()
+    notes += [f"{there} stays, and lacks the line: {line}" for line in job_submit_lines(options) if line not in lines]
+    return {}
+
+
+def _unlike_running(head: Head, conf: Mapping[Path, str]) -> list[str]:
+    """Settings that slurmctld takes only when it is restarted. Raises SetupRefused where it would not fit then."""
+    notes, next_start = [], dict(head.config)
+    written = written_settings(conf)
+    for name in _READ_AT_START:
+        value, place = written.get(name.lower(), ("", ""))
+        running, _, number = head.config.get(name, "").rstrip(")").partition("(")
+        if value and running and value not in (running, number):
+            notes.append(f"{place} has {name}={value}, and slurmctld runs with {running}: its restart takes the first")
+            next_start[name] = value
+    try:
+        require_fit(replace(head, config=next_start))
+    except SetupRefused as error:
+        raise SetupRefused("; ".join([*notes, str(error)])) from None
+    return notes
 
 
 def _plan_sandbox(head: Head) -> Trial:

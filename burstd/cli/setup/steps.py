@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SETTINGS = Path("/etc/burstd/burstd.toml")
 OLD_SETTINGS = SETTINGS.with_name("burstd.toml.old")
+CALLED_JOB_SUBMIT = "burstd_job_submit.lua"
+"""Beside a job_submit.lua of the site's own, which calls it."""
 BACKUP_SUFFIX = ".before-burstd"
 _LISTEN_TIMEOUT_S = 60.0
 _POLL_S = 0.2
@@ -172,7 +174,11 @@ def undo(journal: Journal, out: ConsoleOutput, *, purge: bool = False) -> None:
         journal.restart = False
         journal.save()
     for name in (*journal.backups, *reversed(journal.created)):
-        if name != str(SETTINGS) and (name not in journal.merged or not read_text(Path(name))) and Path(name).exists():
+        if _is_called(Path(name)):
+            out.line(f"{name} stays: job_submit.lua calls it. Take its lines out there, then remove it.")
+        elif (
+            name != str(SETTINGS) and (name not in journal.merged or not read_text(Path(name))) and Path(name).exists()
+        ):
             Path(name).unlink()  # which a file system that is read-only refuses also where there is nothing
     for parent in {Path(name).parent for name in journal.created if name.endswith("slurm-user.conf")}:
         if parent.is_dir() and not any(parent.iterdir()):
@@ -198,6 +204,11 @@ def undo(journal: Journal, out: ConsoleOutput, *, purge: bool = False) -> None:
         for folder in _LEFT_BY_BURSTD:
             shutil.rmtree(folder, ignore_errors=True)
         _remove_settings(out)
+
+
+def _is_called(path: Path) -> bool:
+    """Whether the site's job_submit.lua would fail without it, and with it each sbatch."""
+    return path.name == CALLED_JOB_SUBMIT and path.name in read_text(path.with_name("job_submit.lua"))
 
 
 def _remove_settings(out: ConsoleOutput) -> None:

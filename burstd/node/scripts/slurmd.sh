@@ -26,6 +26,22 @@ slurmds() {
 # Whether a process was started under our name.
 named() { tr '\0' '\n' <"/proc/$1/cmdline" 2>/dev/null | grep -x -A1 -e -N | grep -q -x -F -e "$name"; }
 gone() { [ -z "$(slurmds)" ]; }
+# Whether it takes connections.
+listens() {
+    ports=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk '$4 == "0A" { print "socket:[" $10 "]" }')
+    for pid in $(slurmds); do
+        readlink "/proc/$pid"/fd/* 2>/dev/null | grep -q -x -F -e "$ports" && return
+    done
+    return 1
+}
+# The end of the log that slurm.conf names.
+log_end() {
+    for conf in /run/slurm/conf/slurm.conf "${SLURM_CONF:-/etc/slurm/slurm.conf}"; do
+        file=$(sed -n 's/^[[:space:]]*SlurmdLogFile[[:space:]]*=[[:space:]]*\([^[:space:]#]*\).*/\1/Ip' "$conf" 2>/dev/null | tail -n 1)
+        file=$(echo "$file" | sed "s,%n,$name,g; s,%h,$(uname -n),g")
+        [ ! -s "$file" ] || { tail -n 5 "$file"; return; }
+    done
+}
 age_s() {
     awk -v hz="$(getconf CLK_TCK)" 'NR == 1 { up = $1; next } { sub(/.*\) /, ""); print int(up - $20 / hz) }' \
         /proc/uptime "/proc/$1/stat" 2>/dev/null || echo 0
@@ -83,5 +99,14 @@ END
 else
     log=$(mktemp)
     slurmd -N "$@" -b </dev/null >"$log" 2>&1 || fail "slurmd does not start: $(why <"$log"; rm -f "$log")"
+    # Its daemon may end when its first process has ended well. Where slurmctld is down it goes on asking, and listens
+    # when it has its configuration.
+    tries=50
+    until listens; do
+        ! gone || fail "slurmd started, and is gone: $({ cat "$log"; log_end; } | why; rm -f "$log")"
+        tries=$((tries - 1))
+        [ "$tries" -gt 0 ] || break
+        sleep 0.1
+    done
     rm -f "$log"
 fi

@@ -95,6 +95,18 @@ def included(text: str) -> list[str]:
     return [match[1] for match in matches if match]
 
 
+def written_settings(files: Mapping[Path, str]) -> dict[str, tuple[str, str]]:
+    """The value of each setting of slurm.conf (the first file) by its name in small letters, and its file and line.
+
+    Raises MergeRefused.
+    """
+    found = {}
+    for statement in _read(next(iter(files)), files):
+        if statement.kind not in _TABLES:
+            found |= {key: (value, str(statement)) for key, value in statement.pairs.items()}
+    return found
+
+
 def merge_slurm_conf(files: Mapping[Path, str], pools: Sequence[Pool], options: SlurmConfOptions) -> dict[Path, str]:
     """The files that change, whole: slurm.conf (the first one) with what the pools need, or files that it includes.
 

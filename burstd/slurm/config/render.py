@@ -236,18 +236,35 @@ def _counted_tres(tres: tuple[str, ...]) -> SlurmConfSetting:
 
 
 def _lua_consequence(options: SlurmConfOptions) -> str:
-    parts, lines = [], []
+    parts = []
     if options.workdir_partitions:
         parts.append("working directories are staged only where a script says '#BURST workdir'")
-        lines.append(workdir_lua_line(options.workdir_partitions))
     if options.brokered_partitions:
         parts.append("Slurm may start a job on a node that is free and not what its comment requires")
-        lines.append(brokered_lua_line(options.brokered_partitions))
     if leaves(options.projects):
         parts.append("jobs do not get the partitions of their account's project")
+    lines = " and ".join(job_submit_lines(options))
+    return f"{' and '.join(parts)}; job_submit.lua must lie beside slurm.conf with {lines}"
+
+
+def job_submit_lines(options: SlurmConfOptions) -> list[str]:
+    """The lines of job_submit.lua that are not as it comes with burstd."""
+    lines = []
+    if options.workdir_partitions:
+        lines.append(workdir_lua_line(options.workdir_partitions))
+    if options.brokered_partitions:
+        lines.append(brokered_lua_line(options.brokered_partitions))
+    if leaves(options.projects):
         shared = [p.name for p in options.projects if counted_shards(p, options.partitions)]
         lines.append(projects_lua_line(options.projects, shared))
-    return f"{' and '.join(parts)}; job_submit.lua must lie beside slurm.conf with {' and '.join(lines)}"
+    return lines
+
+
+def job_submit_text(template: str, options: SlurmConfOptions) -> str:
+    """job_submit.lua as it comes with burstd, with the lines of this site."""
+    lines = {line.partition("=")[0]: line for line in job_submit_lines(options)}
+    lines["local client "] = f'local client = "{options.programs.rstrip("/")}/burstd-stage"'
+    return "\n".join(lines.get(line.partition("=")[0], line) for line in template.splitlines()) + "\n"
 
 
 def node_line(pool: Pool) -> str:
