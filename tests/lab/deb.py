@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
+import re
 import shutil
+import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +24,7 @@ from tests.lab import programs
 
 _PARTS = ("debian", "docs", "config", "systemd", "README.md", "CHANGELOG.md")
 _BUILT = "/var/lib/burstd-deb"
+_AR, _AR_HEADER = b"!<arch>\n", 60
 _TOOLS = ("debhelper", "help2man", "zstd")
 _BUILD = f"""set -e
 mkdir /tmp/burstd {_BUILT}
@@ -43,6 +48,30 @@ def ensure_deb(release: str, progress: Callable[[str], None] = lambda _step: Non
     binds = [BindMount(programs.PROJECT / part, f"/mnt/{part}") for part in _PARTS]
     layer = ensure_layer(rootfs, f"deb {digest.hexdigest()}", ["sh", "-c", _BUILD], binds, None, progress, layers)
     return next((layer / _BUILT.lstrip("/")).glob("*.deb"))
+
+
+def with_version(deb: Path, version: str, made: Path) -> Path:
+    """The same package under another version, written to ``made``: an upgrade of which only this file is new."""
+    tar = subprocess.run(["dpkg-deb", "--ctrl-tarfile", deb], capture_output=True, check=True).stdout
+    control = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(tar)) as old, tarfile.open(fileobj=control, mode="w") as new:
+        for member in old:
+            file = old.extractfile(member)
+            content = file.read() if file is not None else b""
+            if member.name == "./control":
+                content = re.sub(rb"(?m)^Version: .*$", f"Version: {version}".encode(), content)
+                member.size = len(content)
+            new.addfile(member, io.BytesIO(content))
+    with deb.open("rb") as source, made.open("wb") as out:
+        out.write(source.read(len(_AR)))
+        while header := source.read(_AR_HEADER):
+            content = source.read(int(header[48:58]))
+            source.read(len(content) % 2)
+            if header.startswith(b"control.tar"):
+                content = control.getvalue()
+                header = f"{'control.tar':16}".encode() + header[16:48] + f"{len(content):<10}".encode() + header[58:]
+            out.write(header + content + b"\n" * (len(content) % 2))
+    return made
 
 
 def main() -> int:

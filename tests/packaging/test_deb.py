@@ -8,6 +8,7 @@ import tarfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,12 @@ from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
 from tests.db.samples import ManualClock, planned
-from tests.lab.deb import ensure_deb
+from tests.lab.deb import ensure_deb, with_version
 from tests.lab.programs import PROJECT
 from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_in
 
 RELEASE = os.environ.get("BURSTD_DEB_RELEASE", "trixie")
-DEB = "/mnt/burstd.deb"
+DEB, NEWER = "/mnt/burstd.deb", "/mnt/burstd-newer.deb"
 SETTINGS = """cluster = "lab"
 [providers.cloud]
 kind = "sandbox"
@@ -37,6 +38,12 @@ partitions = ["burst"]
 cpus = 4
 memory = 8000
 offers = [{ provider = "cloud", instance_types = ["cpu.*"] }]
+"""
+_REFUSED = """\
+burstd: this version refuses the settings, so burstd is stopped. Jobs and machines go on, but nothing starts or ends
+machines. Mend the settings until "burstctl config check" is content, then
+  systemctl start burstd.socket burstd.service
+Or put version 0.1 back first, which takes the record as it is: apt install --allow-downgrades ./burstd_0.1_*.deb
 """
 # What dpkg, the account database and systemd keep for themselves; /run is looked at by name.
 _LIST = """cat /etc/passwd /etc/group
@@ -61,7 +68,9 @@ def head(deb: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System
     try:
         files = [BoxFile("/etc/munge/munge.key", "k" * 64, 0o400, "munge:munge")]
         layers = [ensure_rootfs(RELEASE).path]
-        spec = BoxSpec("head", "10.77.0.2", layers, files=files, binds=[BindMount(deb, DEB)], ssh=False)
+        newer = with_version(deb, "9.0", tmp_path_factory.mktemp("newer") / "burstd.deb")
+        binds = [BindMount(deb, DEB), BindMount(newer, NEWER)]
+        spec = BoxSpec("head", "10.77.0.2", layers, files=files, binds=binds, ssh=False)
         box = lab.start(spec)
         box.wait_booted()
         with systemd_in(box, mask=("slurmctld", "slurmd")) as made:
@@ -91,17 +100,39 @@ def test_what_is_in_it(deb: Path) -> None:
     assert not [name for name in members if name.startswith("./etc/") and members[name].isfile()]
 
 
+def _sh(head: SystemdBox, script: str) -> str:
+    done = head.run(["sh", "-c", script], check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _apt(head: SystemdBox, *words: str) -> subprocess.CompletedProcess[str]:
+    options = ["-qy", "--no-install-recommends", "-o", "Dpkg::Options::=--force-unsafe-io"]
+    return head.run(["apt-get", *options, *words], check=False, timeout=300)
+
+
+def _upgrade(head: SystemdBox, settings: Path, first: str) -> None:
+    """It takes the running burstd along, and stops it where it would not start again. ``first``: its process."""
+    sh = partial(_sh, head)
+    upgraded = _apt(head, "install", NEWER)
+    assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
+    assert sh("dpkg-query -W -f '${Version}' burstd") == "9.0"
+    assert head.shows("burstd.service", "MainPID") not in (first, "0")
+    assert sh("journalctl -q -u burstd.service -o cat | grep -c '^Started '") == "2\n"
+    assert "cpu" in sh("burstctl status")
+    assert settings.read_text(encoding="utf-8") == SETTINGS
+    settings.write_text("nonsense = 1\n", encoding="utf-8")
+    said = sh("/var/lib/dpkg/info/burstd.postinst configure 0.1 2>&1")
+    assert said.endswith(_REFUSED)
+    assert "nonsense" in said.removesuffix(_REFUSED)
+    assert [head.shows(f"burstd.{kind}", "ActiveState") for kind in ("service", "socket")] == ["inactive"] * 2
+    settings.write_text(SETTINGS, encoding="utf-8")
+    sh("systemctl start burstd.socket burstd.service; burstctl status")
+
+
 @pytest.mark.boxes
 def test_from_its_installation_to_its_purge(head: SystemdBox, tmp_path: Path) -> None:
-    def sh(script: str) -> str:
-        done = head.run(["sh", "-c", script], check=False, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def apt(*words: str) -> subprocess.CompletedProcess[str]:
-        options = ["-qy", "--no-install-recommends", "-o", "Dpkg::Options::=--force-unsafe-io"]
-        return head.run(["apt-get", *options, *words], check=False, timeout=300)
-
+    sh, apt = partial(_sh, head), partial(_apt, head)
     before = sh(_LIST)
     # A burstd of pip is not mixed with it.
     sh("mkdir -p /opt/burstd")
@@ -126,16 +157,7 @@ def test_from_its_installation_to_its_purge(head: SystemdBox, tmp_path: Path) ->
     # Its bytecode is taken as it is: Python as root has written none anew.
     assert sh("find /opt/burstd -type f -newer /var/lib/dpkg/info/burstd.md5sums") == ""
 
-    # An upgrade takes the running burstd along, or leaves it where it would not start again.
-    assert apt("install", "--reinstall", DEB).returncode == 0
-    second = head.shows("burstd.service", "MainPID")
-    assert second not in (first, "0")
-    assert settings.read_text(encoding="utf-8") == SETTINGS
-    settings.write_text("nonsense = 1\n", encoding="utf-8")
-    said = sh("/var/lib/dpkg/info/burstd.postinst configure 0.1 2>&1")
-    assert "this version refuses the settings, so the one before runs on" in said
-    assert head.shows("burstd.service", "MainPID") == second
-    settings.write_text(SETTINGS, encoding="utf-8")
+    _upgrade(head, settings, first)
 
     # Machines that run hold it.
     sh("systemctl stop burstd.socket burstd.service; rm -f /var/lib/burstd/burstd.db*")

@@ -100,7 +100,7 @@ def written_settings(files: Mapping[Path, str]) -> dict[str, tuple[str, str]]:
 
     Raises MergeRefused.
     """
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for statement in _read(next(iter(files)), files):
         if statement.kind not in _TABLES:
             found |= {key: (value, str(statement)) for key, value in statement.pairs.items()}
