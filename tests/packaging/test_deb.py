@@ -118,7 +118,6 @@ def _upgrade(head: SystemdBox, settings: Path, first: str) -> None:
     assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
     assert sh("dpkg-query -W -f '${Version}' burstd") == "9.0"
     assert head.shows("burstd.service", "MainPID") not in (first, "0")
-    assert sh("journalctl -q -u burstd.service -o cat | grep -c '^Started '") == "2\n"
     assert "cpu" in sh("burstctl status")
     assert settings.read_text(encoding="utf-8") == SETTINGS
     settings.write_text("nonsense = 1\n", encoding="utf-8")

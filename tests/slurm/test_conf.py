@@ -245,7 +245,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
         ("SuspendExcParts", "login", "main", False),
         ("GresTypes", "gpu", "nvme", False),
         ("SelectType", "select/linear", "select/cons_tres", False),
-        ("ReturnToService", "1", "2", True),
+        ("ReturnToService", "1", "2", False),
         ("SuspendRate", "60 nodes/min", "0", True),
         (
             "SchedulerParameters",

@@ -58,8 +58,9 @@ def in_force(text: str) -> list[str]:
         ("TreeWidth=16  # few", "TreeWidth=65533"),
         ("ResumeProgram=/usr/sbin/resume", "ResumeProgram=/opt/burstd/bin/burstd-resume"),
         ("ResumeProgram=/usr/bin/burstd-resume", "ResumeProgram=/usr/bin/burstd-resume"),
+        ("ReturnToService=1", "ReturnToService=2"),
         # Recommended only: the site's own value stays.
-        ("ReturnToService=1", "ReturnToService=1"),
+        ("SuspendRate=60", "SuspendRate=60"),
         (
             "SchedulerParameters=bf_interval=60,bf_continue",
             (

@@ -144,7 +144,10 @@ def required_settings(pools: Sequence[Pool], options: SlurmConfOptions) -> tuple
             recommended=True,
         ),
         SlurmConfSetting(
-            "ReturnToService", ("2",), "a node that was set down stays down when it comes back", recommended=True
+            "ReturnToService",
+            ("2",),
+            "a node stays DOWN that came back, or whose slurmd registered twice at its boot ('Node unexpectedly "
+            "rebooted'), and its job waits",
         ),
     ]
     if options.version < CLOUD_NODES_SHOWN_SINCE:
