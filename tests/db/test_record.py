@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from burstd.db import DrainedSlot, RecordedRemark, Store, UnknownClaim, replay_claims
+from burstd.db.repositories.remarks import SUBJECTS_AT_ONCE
 from burstd.domain.claim import ClaimState
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.snapshot import CircuitBreaker, Pin
@@ -110,6 +111,13 @@ def test_remarks_are_kept_where_they_change(place: str, clock: ManualClock) -> N
             ("", "wait", "placement"),
             ("wait", "boot", "demand"),
         ]
+
+
+@pytest.mark.slow
+def test_remarks_of_a_long_queue_are_written_over_several_loops(clock: ManualClock) -> None:
+    remarks = [waiting_remark(str(job), "waits") for job in range(SUBJECTS_AT_ONCE + 1)]
+    with Store.open(":memory:", clock) as store:
+        assert [store.record_remarks(remarks) for _ in range(3)] == [SUBJECTS_AT_ONCE, 1, 0]
 
 
 def test_whose_job_it_was_is_known_when_it_has_long_left(store: Store) -> None:

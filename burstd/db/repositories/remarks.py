@@ -19,6 +19,8 @@ from burstd.domain.plugins.policy import Remark
 
 NUMBERS_ONLY_INTERVAL_S = 60.0
 """Remarks that differ in numbers only ('waits for 31 s') are written again no more often than this."""
+SUBJECTS_AT_ONCE = 10_000
+"""A loop writes no more: remarks about a hundred thousand jobs that come together would hold it up for seconds."""
 _DIGITS = re.compile(r"\d+")
 
 
@@ -105,7 +107,7 @@ def _last_remarks(connection: Connection) -> dict[str, RemarksOnSubject]:
 
 
 def _compare(remarks: Sequence[Remark], last: Mapping[str, RemarksOnSubject], now: float) -> RemarkDifference:
-    """The difference; subjects without a remark stay as they are.
+    """The difference, of SUBJECTS_AT_ONCE at most, the others next time; subjects without a remark stay as they are.
 
     Remarks that differ in numbers only are not new, and are written at most once in NUMBERS_ONLY_INTERVAL_S:
     thousands of waiting jobs would fill the log with their ages.
@@ -116,6 +118,8 @@ def _compare(remarks: Sequence[Remark], last: Mapping[str, RemarksOnSubject], no
     changed: dict[str, RemarksOnSubject] = {}
     new_remarks: list[tuple[Remark, str]] = []
     for subject, current in by_subject.items():
+        if len(changed) == SUBJECTS_AT_ONCE:
+            break
         before = last.get(subject)
         if before is None:
             changed[subject] = RemarksOnSubject(tuple((r, now) for r in current), now)

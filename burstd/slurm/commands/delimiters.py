@@ -6,19 +6,23 @@ No user can know the words, so no name, comment or path can end its field or its
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+import string
+from collections.abc import Iterator, Sequence
 
 from burstd.domain.errors import SchedulerUnavailable
+
+_LETTERS = string.ascii_letters + string.digits
 
 
 class RandomDelimiters:
     """The words of one call: a new one for each."""
 
     def __init__(self) -> None:
-        token = secrets.token_hex(12)
-        self.field_delimiter = f"\x1f{token}\x1f"
+        # Short, as it stands between all fields of all jobs; still more than anybody can guess: 71 bits.
+        token = "".join(secrets.choice(_LETTERS) for _ in range(12))
+        self.field_delimiter = f"\x1f{token}"
         """Ends each field of a row but the last."""
-        self.row_delimiter = f"\x1e{token}\x1e"
+        self.row_delimiter = f"\x1e{token}"
         """Ends the last."""
 
     def long_format(self, fields: Sequence[str]) -> dict[str, str]:
@@ -33,12 +37,19 @@ class RandomDelimiters:
         """The same for fields such as ``%A``."""
         return {"SQUEUE_FORMAT": "".join(name + end for name, end in zip(fields, self._ends(fields), strict=True))}
 
-    def split_rows(self, text: str) -> list[str]:
-        """The rows of such an output. Raises SchedulerUnavailable where it is cut off."""
-        *rows, rest = text.split(self.row_delimiter + "\n")
-        if rest:
+    def split_rows(self, text: str) -> Iterator[str]:
+        """The rows of such an output, one after another. Raises SchedulerUnavailable where it is cut off."""
+        end = self.row_delimiter + "\n"
+        if text and not text.endswith(end):
             raise SchedulerUnavailable("what Slurm printed ends within a row: the command was cut off")
-        return rows
+        return self._rows(text, end)
+
+    def _rows(self, text: str, end: str) -> Iterator[str]:
+        start = 0
+        while start < len(text):
+            stop = text.index(end, start)
+            yield text[start:stop]
+            start = stop + len(end)
 
     def split_fields(self, row: str, fields: Sequence[str]) -> dict[str, str]:
         """The values of one row by their fields. Raises SchedulerUnavailable where some are missing."""

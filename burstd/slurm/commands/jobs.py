@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import blake2b
 
 from burstd.domain.slurm.job import ENDED_STATES, PENDING_STATES, Job, JobState
 from burstd.domain.slurm.shape import Gres
@@ -42,11 +43,11 @@ EXCLUDED_NODES_SINCE = (24, 5, 0)
 _EXCLUDED = ("%A", "%x")
 
 _COMMENTS = ("JobArrayID", "ArrayJobID", "Comment")
-QueueRow = tuple[str, tuple[str, ...]]
-"""The text of a row, then the nodes that its job excludes, where those are told apart."""
+QueueRow = tuple[bytes, tuple[str, ...]]
+"""The digest of a row, then the nodes that its job excludes, where those are told apart."""
 _STATES = {state.value: state for state in JobState}
-_CACHE_DELIMITER = "\x1f" + secrets.token_hex(12)
-"""Between the fields of rows that are kept; no other process ever sees it."""
+_DIGEST_DELIMITER = "\x1f" + secrets.token_hex(8)
+"""Between the fields of rows in their digests; no other process ever sees it."""
 _REASON = 200
 
 
@@ -129,8 +130,10 @@ def parse_jobs(
     found = []
     for shown in delimiters.split_rows(text):
         # The words of this call are not those of the next.
-        plain = shown.replace(delimiters.field_delimiter, _CACHE_DELIMITER)
-        row = (plain, excluded.get(plain.partition(_CACHE_DELIMITER)[0], ()))
+        plain = shown.replace(delimiters.field_delimiter, _DIGEST_DELIMITER)
+        # Its digest, as all rows of a long queue take a hundred megabytes.
+        digest = blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        row = (digest, excluded.get(plain.partition(_DIGEST_DELIMITER)[0], ()) if excluded else ())
         job = now[row] = before.get(row) or _job_or_unreadable(
             delimiters.split_fields(shown, QUEUE_FIELDS), translate, row[1]
         )
