@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from burstd.api.server import ApiServer
 from burstd.daemon import components as make
 from burstd.daemon.commands import CommandHandler
 from burstd.daemon.components import DaemonComponents
+from burstd.daemon.leading import guard_commands, guard_provider, lead
 from burstd.daemon.loop import DaemonLoop
 from burstd.daemon.settings_in_force import LoadedSettings, PolicyReloader, refuse_without_staging, runtime_config
 from burstd.db import Store
@@ -94,7 +96,8 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
     lock = sockets.single_instance(settings.daemon.state_dir)
     stack.callback(lock.release)
     clock = SteadyClock()
-    store = Store.open(settings.database, clock)
+    leadership = lead(settings, hashlib.sha256(loaded.path.read_bytes()).hexdigest(), VERSION, stack)
+    store = Store.open(settings.database, clock, leadership)
     stack.callback(store.close)
     store.idle_mode = settings.bill.idle
     refuse_without_staging(settings, store)
@@ -104,12 +107,15 @@ def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
         log.error("the record is in doubt", why=doubt)
     wake = Wake()
     counters = Counters()
-    slurm_commands = partial(make.commands, settings, counters.timed(run_locally))
+    run = run_locally if leadership is None else guard_commands(run_locally, leadership.sure)
+    slurm_commands = partial(make.commands, settings, counters.timed(run))
     scheduler = make.scheduler(settings, clock, slurm_commands())
     providers: dict[str, Provider] = {}
     for name, chosen in loaded.resolved.providers.items():
         providers[name] = chosen.plugin.make(name, settings.cluster, chosen.settings)
         stack.callback(providers[name].close)
+        if leadership is not None:
+            guard_provider(name, providers[name], leadership.sure)
         count_calls(name, providers[name], counters.add_request)
     workers = ThreadWorkers(wake, settings.daemon.workers, widths={MACHINES: settings.daemon.machine_workers})
     stack.callback(workers.close)

@@ -5,6 +5,7 @@ from burstd.db.changes import ClaimFields, StagingFields, VolumeFields
 from burstd.db.errors import (
     ChangeRefused,
     IllegalTransition,
+    NotLeading,
     SlotTaken,
     StagingExists,
     StaleState,
@@ -20,6 +21,7 @@ from burstd.db.errors import (
     UnknownVolume,
     VolumeExists,
 )
+from burstd.db.leadership import HeadRow, LeaderRow, Leadership
 from burstd.db.reader import NODE, NODE_FAULT, DrainedSlot, NodeFaults, RecordedRemark, StoreReader
 from burstd.db.repositories.bill import BillLine
 from burstd.db.repositories.charge_pages import ChargeLine, Cursor
@@ -48,9 +50,13 @@ __all__ = [
     "ClaimFields",
     "Cursor",
     "DrainedSlot",
+    "HeadRow",
     "IllegalTransition",
+    "LeaderRow",
+    "Leadership",
     "LoggedEvent",
     "NodeFaults",
+    "NotLeading",
     "RecordedRemark",
     "RunFilter",
     "SlotTaken",

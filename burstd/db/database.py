@@ -6,7 +6,7 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +33,13 @@ READ_ONLY = "burstd_read_only"
 """Execution option of transactions that only read: they do not ask SQLite for its one write lock."""
 _BUSY_S = 5.0
 _BATCH_FAILED = "A change inside the batch failed, so nothing of the batch was kept; repeat it."
-_ADVISORY_LOCK = 0x6275727374  # "burst": one daemon writes to one PostgreSQL database
+_NOTICE_A_CUT = {
+    "connect_timeout": 5, "keepalives_idle": 4, "keepalives_interval": 2, "keepalives_count": 2,
+    "tcp_user_timeout": 6000,
+}  # fmt: skip
+"""Of libpq, in s and ms: without them a cut is noticed after two hours."""
+_WRITER_STOPPED_MS = 10_000
+"""A head that hangs inside a transaction keeps the next one from leading for no longer."""
 
 
 def database_url(location: str | Path) -> URL:
@@ -71,14 +77,34 @@ def in_memory(url: URL) -> bool:
     return is_sqlite(url) and url.database in (None, "", ":memory:")
 
 
+def connect_args(url: URL, name: str, server: Mapping[str, int]) -> dict[str, Any]:
+    """libpq's parameters for a connection of this name, with these settings of the server; the URL's come first."""
+    options = [str(url.query.get("options", "")), *(f"-c {key}={value}" for key, value in server.items())]
+    ours = {**_NOTICE_A_CUT, "application_name": name}
+    return {key: ours[key] for key in ours.keys() - url.query.keys()} | {"options": " ".join(options).strip()}
+
+
+def make_engine(url: URL, **options: Any) -> Engine:
+    """An engine; nothing is connected yet. Raises StoreUnavailable where the driver is not installed."""
+    try:
+        return create_engine(url, hide_parameters=True, **options)
+    except (ImportError, NoSuchModuleError) as error:
+        raise StoreUnavailable(
+            "PostgreSQL needs the package psycopg: install burstd[postgresql], or leave daemon.database unset."
+        ) from error
+
+
 def open_engine(url: URL, *, writer: bool) -> Engine:
     """An engine; nothing is connected yet. A writer has one connection, readers have a few."""
-    options: dict[str, Any] = {"hide_parameters": True}
+    options: dict[str, Any] = {}
     if is_sqlite(url):
         # isolation_level None: the begin event below decides, not the driver; only then DDL and savepoints roll back.
         options["connect_args"] = {"timeout": _BUSY_S, "isolation_level": None, "check_same_thread": False}
     else:
         options["pool_pre_ping"] = True
+        options["connect_args"] = connect_args(
+            url, "burstd", {"idle_in_transaction_session_timeout": _WRITER_STOPPED_MS}
+        )
         if not writer:
             # What one transaction reads is of one moment, as in SQLite.
             options["isolation_level"] = "REPEATABLE READ"
@@ -86,17 +112,10 @@ def open_engine(url: URL, *, writer: bool) -> Engine:
         options["poolclass"] = StaticPool
     elif writer:
         options |= {"pool_size": 1, "max_overflow": 0}
-    try:
-        engine = create_engine(url, **options)
-    except (ImportError, NoSuchModuleError) as error:
-        raise StoreUnavailable(
-            "PostgreSQL needs the package psycopg: install burstd[postgresql], or leave daemon.database unset."
-        ) from error
+    engine = make_engine(url, **options)
     if is_sqlite(url):
         _tune_sqlite(engine, writer=writer)
-    elif writer:
-        _lock_postgresql(engine)
-    else:
+    elif not writer:
         event.listen(engine, "connect", lambda connection, _: setattr(connection, "read_only", True))
     return engine
 
@@ -118,19 +137,11 @@ def _tune_sqlite(engine: Engine, *, writer: bool) -> None:
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
-def _lock_postgresql(engine: Engine) -> None:
-    @event.listens_for(engine, "connect")
-    def lock(connection: Any, _: object) -> None:
-        row = connection.execute("SELECT pg_try_advisory_lock(%s)", (_ADVISORY_LOCK,)).fetchone()
-        connection.commit()
-        if not row[0]:
-            raise StoreLocked("Another burstd writes to this PostgreSQL database; stop it first.")
-
-
 class Database:
     """An open database, and its transactions. One that writes belongs to the thread that opened it."""
 
-    def __init__(self, url: URL, *, writer: bool = False) -> None:
+    def __init__(self, url: URL, *, writer: bool = False, fence: Callable[[Connection], None] | None = None) -> None:
+        """``fence`` begins each transaction that writes, and raises where this process may not."""
         self.url = url
         self.location = display_url(url)
         self.engine = self._read_engine = open_engine(url, writer=writer)
@@ -139,8 +150,9 @@ class Database:
         self.on_end: list[Callable[[], None]] = []
         """Called after each batch: what was read before may have changed."""
         self.on_connect: list[Callable[[], None]] = []
-        """Called where the writer has a new connection: another burstd may have written since the last one broke."""
+        """Called where the writer has a new connection: after a failover PostgreSQL may lack the last transactions."""
         self._writer_thread = threading.get_ident() if writer else None
+        self._fence = fence
         self._session: Session | None = None
         self._batch_failed = False
         self._lock: int | None = None
@@ -149,15 +161,16 @@ class Database:
             event.listen(self.engine, "connect", self._connected)
 
     def prepare(self) -> None:
-        """Takes the lock, makes the database where there is none, and brings its schema up to date."""
-        if is_sqlite(self.url) and not in_memory(self.url):
+        """Takes the lock of SQLite's file, makes the database where there is none, brings its schema up to date."""
+        if not is_sqlite(self.url):
+            return  # by Leadership, before its epoch begins
+        if not in_memory(self.url):
             self._lock = lock_database_file(Path(self.url.database or ""))
         with translate_errors(self.url):
-            if is_sqlite(self.url):
-                with self._read_engine.connect() as connection:
-                    said = connection.execute(text("PRAGMA quick_check(1)")).scalar()
-                if said != "ok":
-                    raise database_damaged(self.url, str(said))
+            with self._read_engine.connect() as connection:
+                said = connection.execute(text("PRAGMA quick_check(1)")).scalar()
+            if said != "ok":
+                raise database_damaged(self.url, str(said))
             with self.engine.begin() as connection:
                 if not schema_is_current(connection, self.location):
                     upgrade_schema(connection)
@@ -180,8 +193,8 @@ class Database:
                 "Store is used by the thread that opened it, and by no other; another thread takes Store.reader()."
             )
 
-    def check_lock(self) -> None:
-        """Takes PostgreSQL's lock anew where the connection broke meanwhile. Raises StoreError where that cannot be."""
+    def check_connection(self) -> None:
+        """Makes a new connection where PostgreSQL's broke meanwhile. Raises StoreError where that cannot be."""
         if not is_sqlite(self.url):
             with self.reading():
                 pass  # a connection is tried before it is handed out
@@ -215,7 +228,9 @@ class Database:
                 Session(self.engine, autoflush=False, expire_on_commit=False) as session,
                 session.begin(),
             ):
-                session.connection()  # takes the lock before the first look
+                connection = session.connection()  # takes SQLite's lock before the first look
+                if self._fence is not None:
+                    self._fence(connection)
                 self._session = session
                 yield session
                 self._check_batch()

@@ -17,6 +17,10 @@ class StoreLocked(StoreError):
     """Another process has the database."""
 
 
+class NotLeading(StoreError):
+    """This head does not lead, or cannot be sure that it does: it may change nothing."""
+
+
 class StoreReadOnly(StoreError):
     """The database may be read, not written."""
 

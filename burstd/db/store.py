@@ -17,8 +17,9 @@ from sqlmodel import Session
 
 from burstd.db.changes import ClaimFields, StagingFields, VolumeFields
 from burstd.db.codec import request_to_text, value_from_row
-from burstd.db.database import Database, chunks, database_url
+from burstd.db.database import Database, chunks, database_url, is_sqlite
 from burstd.db.errors import IllegalTransition, SlotTaken, StagingExists, StaleState, VolumeExists
+from burstd.db.leadership import Leadership
 from burstd.db.reader import DrainedSlot, StoreReader
 from burstd.db.repositories import (
     charges,
@@ -94,12 +95,12 @@ class Store(StoreReader):
     All methods raise StoreError kinds. ChangeRefused kinds (UnknownClaim, StaleState, IllegalTransition, SlotTaken ...)
     are about the change; the others about the database.
 
-    What each loop asks for is read once after each change and kept in memory: no other process writes while the
-    connection lasts.
+    What each loop asks for is read once after each change and kept in memory: no other process writes meanwhile.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, leadership: Leadership | None = None) -> None:
         super().__init__(database, clock)
+        self._leadership = leadership
         self._claims = JournaledRepository(CLAIMS, clock, self._claims_changed)
         self._stagings = JournaledRepository(STAGINGS, clock)
         self._volumes = JournaledRepository(VOLUMES, clock, self._volumes_changed)
@@ -114,19 +115,23 @@ class Store(StoreReader):
         database.on_connect += (self._answers.clear, self._forget)
 
     @classmethod
-    def open(cls, location: str | Path, clock: Clock) -> Self:
+    def open(cls, location: str | Path, clock: Clock, leadership: Leadership | None = None) -> Self:
         """Opens, or makes, the database, and brings its schema up to date.
 
-        ``location`` is a path, ``:memory:`` or a postgresql URL. The calling thread owns the store from here on.
-        Raises StoreLocked (another burstd has it), StoreNewer, StoreBroken, StoreFull, StoreUnavailable.
+        ``location`` is a path, ``:memory:`` or a postgresql URL, which takes a ``leadership`` that leads. The calling
+        thread owns the store from here on. Raises StoreLocked (another burstd has it), StoreNewer, StoreBroken,
+        StoreFull, StoreUnavailable.
         """
-        database = Database(database_url(location), writer=True)
+        url = database_url(location)
+        if not is_sqlite(url) and (leadership is None or not leadership.epoch):
+            raise AssertionError("Who writes to PostgreSQL leads: Leadership.try_lead comes first.")
+        database = Database(url, writer=True, fence=leadership.fence if leadership is not None else None)
         try:
             database.prepare()
         except BaseException:
             database.close()
             raise
-        return cls(database, clock)
+        return cls(database, clock, leadership)
 
     def reader(self) -> StoreReader:
         """A handle for other threads: reads only, through connections of its own. The caller closes it."""
@@ -140,7 +145,9 @@ class Store(StoreReader):
 
     def check_lock(self) -> None:
         """Raises StoreError where another burstd may have the database by now; each loop asks, as it reads nothing."""
-        self._database.check_lock()
+        if self._leadership is not None:
+            self._leadership.sure()
+            self._database.check_connection()
 
     def _forget(self) -> None:
         self._ledger.forget()

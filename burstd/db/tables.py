@@ -438,6 +438,31 @@ class ProjectRow(TableRow, table=True):
     since: float
 
 
+class LeaderTableRow(TableRow, table=True):
+    """Which head leads. ``since`` by the database's clock. A write of an earlier epoch finds no row, and is refused."""
+
+    __tablename__ = "leader"
+    cluster: str = _text(key=True)
+    holder: str = _text()
+    epoch: int = Field(sa_type=BigInteger)
+    since: float
+    settings_digest: str = _text()
+    version: str = _text()
+
+
+class HeadTableRow(TableRow, table=True):
+    """What a head says of itself, whether or not it leads. ``seen`` by the database's clock."""
+
+    __tablename__ = "head"
+    cluster: str = _text(key=True)
+    host: str = _text(key=True)
+    seen: float
+    settings_digest: str = _text()
+    key_digest: str = _text()
+    version: str = _text()
+    alarms: tuple[str, ...] = Field(sa_type=Stored(lambda words: tuple(json.loads(words)), to_json_text))
+
+
 class MetadataRow(TableRow, table=True):
     """Single words about the cluster: its name, whether burstd is paused ..."""
 
@@ -446,11 +471,11 @@ class MetadataRow(TableRow, table=True):
     value: str = _text()
 
 
-SPENDING, LAUNCH_REQUEST, USER_DATA, SCALE_OVERRIDE, DRAINED_SLOT, BREAKER, PROJECT, METADATA = (
+SPENDING, LAUNCH_REQUEST, USER_DATA, SCALE_OVERRIDE, DRAINED_SLOT, BREAKER, PROJECT, METADATA, LEADER, HEAD = (
     TableRow.metadata.tables[str(row.__tablename__)]
     for row in (
         SpendingRow, LaunchRequestRow, UserDataRow, ScaleOverrideRow, DrainedSlotRow, BreakerRow, ProjectRow,
-        MetadataRow,
+        MetadataRow, LeaderTableRow, HeadTableRow,
     )
 )  # fmt: skip
 """Their tables, for conditions."""

@@ -13,6 +13,7 @@ from burstd.db import Store
 from burstd.db.database import database_url
 from tests.reach import let_others_in
 
+from .opening import open_store
 from .samples import ManualClock
 
 
@@ -37,7 +38,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(place: str, clock: ManualClock) -> Iterator[Store]:
-    with Store.open(place, clock) as opened:
+    with open_store(place, clock) as opened:
         yield opened
 
 

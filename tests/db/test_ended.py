@@ -10,6 +10,7 @@ from burstd.db import Store
 from burstd.db.repositories import history
 from burstd.domain.slurm.job_history import EndedJob
 
+from .opening import open_store
 from .samples import START, ManualClock
 
 
@@ -33,9 +34,9 @@ def test_a_run_is_on_record_once_and_another_of_the_same_job_beside_it(store: St
 
 
 def test_they_survive_a_restart(place: str, clock: ManualClock) -> None:
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         store.record_ended_jobs([run(n) for n in range(700)])
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         assert store.ended_jobs(1000) == tuple(run(n) for n in range(700))
 
 

@@ -25,6 +25,7 @@ from burstd.db.database import database_url, display_url
 from burstd.db.migrate import SCHEMA_VERSION
 from burstd.domain.claim import ClaimState
 
+from .opening import open_store
 from .samples import ManualClock, planned, request_for
 
 S = ClaimState
@@ -126,13 +127,6 @@ def test_a_second_daemon_is_refused_by_name(tmp_path: Path) -> None:
     assert place.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.slow
-def test_a_second_daemon_is_refused_on_postgresql(postgresql_server: str) -> None:
-    with Store.open(postgresql_server, ManualClock()), pytest.raises(StoreLocked, match="Another burstd"):
-        Store.open(postgresql_server, ManualClock())
-    Store.open(postgresql_server, ManualClock()).close()
-
-
 def test_a_lock_of_somebody_else_is_waited_for_then_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "burstd.db"
     monkeypatch.setattr("burstd.db.database._BUSY_S", 0.05)
@@ -165,14 +159,18 @@ def test_a_damaged_file_is_not_used(tmp_path: Path, damage: str) -> None:
 
 
 def test_a_newer_database_is_refused_and_left_alone(place: str) -> None:
-    Store.open(place, ManualClock()).close()
+    with open_store(place, ManualClock()):
+        pass
     engine = create_engine(database_url(place))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num='9999'"))
-    with pytest.raises(
-        StoreNewer, match=rf"written by a newer burstd \(schema 9999; this one knows up to {SCHEMA_VERSION}\)"
+    with (
+        pytest.raises(
+            StoreNewer, match=rf"written by a newer burstd \(schema 9999; this one knows up to {SCHEMA_VERSION}\)"
+        ),
+        open_store(place, ManualClock()),
     ):
-        Store.open(place, ManualClock())
+        pass
     with pytest.raises(StoreNewer):
         StoreReader.open(place, ManualClock())
     with engine.connect() as connection:
@@ -200,8 +198,8 @@ def test_tables_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_place_that_cannot_be_opened(tmp_path: Path, where: str, says: str) -> None:
-    with pytest.raises(StoreUnavailable, match=says) as raised:
-        Store.open(where.format(tmp=tmp_path), ManualClock())
+    with pytest.raises(StoreUnavailable, match=says) as raised, open_store(where.format(tmp=tmp_path), ManualClock()):
+        pass
     assert "hunter2" not in str(raised.value)
 
 
@@ -212,33 +210,13 @@ def test_a_reader_needs_a_database(tmp_path: Path) -> None:
 
 
 def test_a_reader_works_without_the_daemon_and_cannot_write(place: str) -> None:
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         store.make_claims([planned()])
     with StoreReader.open(place, ManualClock()) as reader:
         assert reader.claims() == (planned(),)
         with pytest.raises(StoreReadOnly), reader._database.reading() as connection:
             connection.execute(text("DELETE FROM claim"))
         assert reader.claims() == (planned(),)
-
-
-@pytest.mark.slow
-def test_a_connection_that_was_cut_is_made_again_with_its_lock(postgresql_server: str) -> None:
-    cut = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-    engine = create_engine(database_url(postgresql_server))
-    with Store.open(postgresql_server, ManualClock()) as store:
-        store.set_metadata("cluster", "site")
-        with engine.begin() as connection:
-            connection.execute(cut)
-        assert store.metadata("cluster") == "site"
-        with pytest.raises(StoreUnavailable, match="see that the server runs"), store.batch():  # noqa: PT012
-            store.set_metadata("cluster", "other")
-            with engine.begin() as connection:
-                connection.execute(cut)
-            store.set_metadata("cluster", "third")
-        assert store.metadata("cluster") == "site"
-        with pytest.raises(StoreLocked):
-            Store.open(postgresql_server, ManualClock())
-    engine.dispose()
 
 
 def test_passwords_are_not_shown() -> None:

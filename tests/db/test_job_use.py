@@ -11,6 +11,7 @@ from burstd.db import Store
 from burstd.db.repositories import job_use
 from burstd.domain.job_use import GpuShare, GpuUse, JobUse, NodeUse, Series
 
+from .opening import open_store
 from .samples import START, ManualClock
 
 SERIES = Series(START, 10.0, (1.5, None, 70.0), (2.0, None, 99.5))
@@ -36,9 +37,9 @@ def whole(store: Store, job: str) -> JobUse | None:
 
 
 def test_runs_come_back_with_series_where_these_are_asked_for(place: str, clock: ManualClock) -> None:
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         store.save_job_uses([use(), use("8", ended=START + 200)])
-    with Store.open(place, clock) as store, store.reader() as reader:
+    with open_store(place, clock) as store, store.reader() as reader:
         assert reader.last_job_use("7_1", series_nodes=None) == use()
         assert reader.job_uses("7_1") == (plain(use()),) == (reader.last_job_use("7_1"),)
         assert [reader.job_use_owner(job) for job in ("7_1", "9")] == ["ada", None]
@@ -76,7 +77,7 @@ def test_a_job_with_the_id_of_another_has_its_own_figures(store: Store) -> None:
 
 def test_rows_without_the_start_by_slurm_are_kept(place: str, clock: ManualClock) -> None:
     """As burstd wrote them up to schema 0017."""
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         store.save_job_uses([use(started=START + 0.4), use(restarts=1)])
         with store._database.engine.begin() as connection:
             connection.execute(text("CREATE TABLE former AS SELECT * FROM job_use"))
@@ -85,6 +86,8 @@ def test_rows_without_the_start_by_slurm_are_kept(place: str, clock: ManualClock
                 "DROP TABLE job_use",
                 "ALTER TABLE former RENAME TO job_use",
                 "ALTER TABLE ended_job DROP COLUMN submitted",
+                "DROP TABLE leader",
+                "DROP TABLE head",
                 "DROP TABLE closed_month",
                 "DROP TABLE site_run",
                 "DROP TABLE site_charge",
@@ -93,7 +96,7 @@ def test_rows_without_the_start_by_slurm_are_kept(place: str, clock: ManualClock
                 "UPDATE alembic_version SET version_num = '0017'",
             ):
                 connection.execute(text(line))
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         first, second = use(started=START + 0.4, run_start=int(START)), use(restarts=1, run_start=int(START) + 1)
         assert store.open_job_uses() == (plain(first), plain(second))
         assert whole(store, "7_1") == second

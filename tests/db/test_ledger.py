@@ -23,6 +23,7 @@ from burstd.domain.claim import Claim, ClaimState
 from burstd.domain.cloud.offer import Offer
 from tests.examples import examples
 
+from .opening import open_store
 from .samples import OFFER, START, ManualClock, offers, planned, words
 
 S = ClaimState
@@ -64,12 +65,12 @@ def test_a_life_over_new_year_is_booked_by_month_for_each_who_pays(place: str, c
         ("user", "bob", "2026-12"): "1.00",
         ("user", "bob", "2027-01"): "0.50",
     }
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         life(store, clock, shared, at("2026-12-31T22:00"), at("2027-01-01T01:00"))
         assert sums(store) == expected
         with store.reader() as reader:
             assert reader.spending() == store.spending()
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         assert sums(store) == expected
         assert store.purge(clock.time + 1) == 1
         assert sums(store) == expected
@@ -141,7 +142,7 @@ def test_an_older_database_keeps_its_claims_and_gets_its_sums(place: str, clock:
             values = ", ".join(f":{name}" for name in row)
             connection.execute(text(f"INSERT INTO claim ({names}) VALUES ({values})"), row)  # noqa: S608
     engine.dispose()
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         assert {c.id: c for c in store.find_claims()} == {"c1": gone, "c2": live}
         assert {(s.kind, s.name): s.amount for s in store.spending()} == {
             ("", ""): 1, ("user", "ann"): Decimal("0.5"), ("user", "bob"): Decimal("0.5"),

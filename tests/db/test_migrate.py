@@ -20,12 +20,13 @@ from burstd.domain.plugins.policy import Remark
 from burstd.domain.snapshot import CircuitBreaker
 from burstd.domain.staging import StageState
 
+from .opening import open_store
 from .samples import ManualClock, planned
 from .test_stagings import advance_staging
 
 
 def test_the_migrations_lead_to_the_rows(place: str) -> None:
-    with Store.open(place, ManualClock()) as store, store._database.engine.connect() as connection:
+    with open_store(place, ManualClock()) as store, store._database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, TableRow.metadata) == []
 
@@ -47,10 +48,10 @@ def test_there_is_one_head_and_the_program_knows_it() -> None:
 
 
 def test_opening_again_changes_nothing(place: str) -> None:
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         store.make_claims([planned()])
         store.set_metadata("cluster", "site")
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         assert store.claims() == (planned(),)
         assert store.metadata("cluster") == "site"
 
@@ -68,28 +69,28 @@ def test_a_burstd_that_wrote_the_clocks_times_refuses_what_this_one_has_written(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = scripts_up_to("0005", tmp_path)
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         store.make_claims([planned()])
         with store._database.engine.begin() as connection:
             write_former_schema(connection, "0005")
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         assert store.claims() == (planned(),)
     with monkeypatch.context() as older:
         older.setattr(migrate, "_SCRIPTS", before)
         older.setattr(migrate, "SCHEMA_VERSION", "0005")
-        with pytest.raises(StoreNewer, match="written by a newer burstd"):
-            Store.open(place, ManualClock())
+        with pytest.raises(StoreNewer, match="written by a newer burstd"), open_store(place, ManualClock()):
+            pass
 
 
 def test_a_database_with_the_former_word_for_the_start_of_service_is_taken_over(place: str) -> None:
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         write_claims(store)
         store.adopt_claim(replace(planned("c-quoted", "cpu2"), in_service_from=5.0, reason='it said {"opened":1}'))
         claims, events = store.find_claims(), store.events()
         with store._database.engine.begin() as connection:
             write_former_schema(connection, "0008")
             assert connection.execute(text("SELECT opened FROM claim WHERE id = 'c-quoted'")).scalar() == 5.0
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         assert (store.find_claims(), store.events()) == (claims, events)
         assert replay_claims(store.events()) == {claim.id: claim for claim in claims}
         assert {claim.id for claim in claims if claim.in_service_from} == {"c-in_service", "c-draining", "c-quoted"}
@@ -103,7 +104,7 @@ OLD_STAGES = {
 def test_a_database_with_the_former_words_for_jobs_data_is_taken_over(
     place: str,
 ) -> None:
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         store.adopt_claim(replace(planned(), dedicated_by_policy=True, reason='it said {"alone":true}'))
         for state in StageState:
             advance_staging(store, f"{state.value} home", state)
@@ -112,7 +113,7 @@ def test_a_database_with_the_former_words_for_jobs_data_is_taken_over(
         claims, stagings, events = store.find_claims(), store.stagings(live=False), store.events()
         with store._database.engine.begin() as connection:
             write_former_stages(connection)
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         assert (store.find_claims(), store.stagings(live=False), store.events()) == (claims, stagings, events)
         assert replay_claims(store.events()) == {claim.id: claim for claim in claims}
         assert replay_stagings(store.events()) == {staging.job_id: staging for staging in stagings}
@@ -144,7 +145,7 @@ def write_former_stages(connection: Connection) -> None:
 
 def write_former_schema(connection: Connection, revision: str) -> None:
     """The tables of a burstd of before, and the log's key; from 0005 on words changed, checkpoints and volumes came."""
-    for table in ("site_run", "site_charge", "closed_month", "charge"):
+    for table in ("leader", "head", "site_run", "site_charge", "closed_month", "charge"):
         connection.execute(text(f"DROP TABLE {table}"))
     connection.execute(text("ALTER TABLE ended_job DROP COLUMN submitted"))
     connection.execute(text("DROP TABLE claim_run"))
@@ -176,13 +177,13 @@ OLD_CAUSES = {"validation": "proof", "validation_timeout": "proof_timeout"}
 def test_a_database_with_the_former_words_for_states_and_causes_is_taken_over(
     place: str,
 ) -> None:
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         write_claims(store)
         claims, events, breakers = store.find_claims(), store.events(), store.breakers()
         with store._database.engine.begin() as connection:
             write_former_words(connection)
             write_former_schema(connection, "0006")
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         assert (store.find_claims(), store.events(), store.breakers()) == (claims, events, breakers)
         assert replay_claims(store.events()) == {claim.id: claim for claim in claims}
         assert {claim.state for claim in claims} >= {S.VALIDATING, S.IN_SERVICE, S.DRAINING}

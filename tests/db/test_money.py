@@ -24,6 +24,7 @@ from burstd.domain.billing.use import WHOLE, ClaimRun, IdleMode, Kind, Payer
 from burstd.domain.claim import Claim, ClaimState
 from tests.examples import examples
 
+from .opening import open_store
 from .samples import OFFER, START, ManualClock, planned, prices
 
 S = ClaimState
@@ -117,13 +118,13 @@ def check(store: Store, claims: Sequence[Claim], now: float) -> None:
 
 def test_two_users_on_one_machine(place: str, clock: ManualClock) -> None:
     claim = replace(planned(offer=CENTS), accounts=("atlas",))
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         begin(store, claim, clock=clock)
         store.save_runs([ClaimRun("c1", ANN, clock.time, WHOLE // 2), ClaimRun("c1", BOB, clock.time, WHOLE // 4)])
         clock.time += 1000
         assert bill(store, "user") == {"ann": "0.600000", "bob": "0.250000", "": "0.250000"}
         check(store, store.claims(), clock.time)
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         assert [run.payer for run in store.open_runs()] == [ANN, BOB]
         store.save_runs([replace(run, ended=clock.time) for run in store.open_runs()])
         clock.time += 500
@@ -219,7 +220,7 @@ def test_claims_of_before_are_shared_as_they_were_then(place: str, clock: Manual
         row = {column.name: getattr(gone, column.name, gone.offer.provider) for column in CLAIM.c}
         connection.execute(CLAIM.insert(), [row])
     engine.dispose()
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         assert bill(store, "user") == {"ann": "0.300000", "bob": "0.300000"}
         assert bill(store, "account") == {"atlas": "0.600000"}
         assert {part.kind for line in store.bill("job", START) for part in line.parts} == {"shared"}

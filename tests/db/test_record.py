@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import burstd.db
 from burstd.db import DrainedSlot, RecordedRemark, Store, UnknownClaim, replay_claims
 from burstd.db.repositories.remarks import SUBJECTS_AT_ONCE
 from burstd.domain.claim import ClaimState
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.snapshot import CircuitBreaker, Pin
 
+from .opening import open_store
 from .samples import START, ManualClock, planned, request_for
 
 S = ClaimState
@@ -87,7 +92,7 @@ def waiting_remark(job: str, reason: str, verdict: str = "wait", by: str = "dema
 
 
 def test_remarks_are_kept_where_they_change(place: str, clock: ManualClock) -> None:
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         first = [
             waiting_remark("1", "no room"),
             waiting_remark("1", "sandbox is full", by="placement"),
@@ -98,7 +103,7 @@ def test_remarks_are_kept_where_they_change(place: str, clock: ManualClock) -> N
         assert store.record_remarks(first) == 0
         assert store.record_remarks([waiting_remark("1", "boots for it", "boot"), first[1]]) == 1
     # A restart knows what was said before.
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         clock.time += 15
         assert store.record_remarks([waiting_remark("1", "boots for it", "boot"), first[1], first[2]]) == 0
         assert store.remarks("job:1") == (
@@ -215,3 +220,15 @@ def test_a_purge_forgets_what_ended_and_nothing_that_lives(store: Store, clock: 
     store.log_event("daemon", new="goes on")
     assert store.remarks("job:17") == ()
     assert min(e.seq for e in store.events(subject="daemon")) > newest
+
+
+def test_what_is_written_goes_through_one_door() -> None:
+    """Database.batch, which finds the epoch of its head there first. Else: making SQLite's schema, and epochs."""
+    doors = re.compile(r"\.begin\(|\.commit\(|AUTOCOMMIT")
+    folder = Path(burstd.db.__file__).parent
+    found = {
+        str(path.relative_to(folder)): len(met)
+        for path in folder.rglob("*.py")
+        if "migrations" not in path.parts and (met := doors.findall(path.read_text(encoding="utf-8")))
+    }
+    assert found == {"database.py": 2, "leadership.py": 4}

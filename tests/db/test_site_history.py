@@ -36,6 +36,7 @@ from burstd.domain.site_history import (
     wait_percentile,
 )
 
+from .opening import open_store
 from .samples import START, ManualClock
 from .site_figures import busy_site, walk
 
@@ -140,9 +141,9 @@ def test_thinning_searches_by_the_key(tmp_path: Path, clock: ManualClock) -> Non
 
 
 def test_a_time_without_burstd_is_a_gap_and_money_goes_on_after_it(place: str, clock: ManualClock) -> None:
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         write(store, clock, range(30))
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         write(store, clock, range(30 + 1440, 60 + 1440))
         _, samples = read(store, BEGIN, clock.now())
         times = {(sample.time - BEGIN) // 60 for sample in samples}
@@ -154,10 +155,10 @@ def test_a_time_without_burstd_is_a_gap_and_money_goes_on_after_it(place: str, c
 def test_a_restart_within_a_minute_loses_neither_sample(place: str, clock: ManualClock) -> None:
     clock.time = BEGIN + 5.0
     for pending in (4, 2):
-        with Store.open(place, clock) as store:
+        with open_store(place, clock) as store:
             store.record_site_figures(clock.time, site(pending, 1), thin=True)
             clock.time += 20
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         clock.time += 60
         (sample,) = read(store, BEGIN, clock.now())[1]
     assert (sample.samples, sample.figures["site"]["jobs_pending"]) == (2, [6, 4])

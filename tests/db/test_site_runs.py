@@ -6,11 +6,11 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import get_args
 
-from burstd.db import Store
 from burstd.db.repositories.bill import BillGrouping
 from burstd.domain.billing.site_runs import SiteRun
 from burstd.domain.billing.use import WHOLE, Payer
 
+from .opening import open_store
 from .samples import START, ManualClock
 
 RUNS = SiteRun("old", Payer("1", "ann", "atlas", "cpu"), 5, START, WHOLE // 2, Decimal("3.60"), "EUR")
@@ -18,7 +18,7 @@ OVER = replace(RUNS, payer=Payer("2", "bob", "belle", "cpu"), ended=START + 9999
 
 
 def test_runs_are_written_and_charged_once(place: str) -> None:
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         for _ in range(2):
             store.save_site_runs([RUNS], [OVER])
         assert store.open_site_runs() == [RUNS]

@@ -35,6 +35,7 @@ from burstd.domain.staging import (
     Tree,
 )
 
+from .opening import open_store
 from .samples import START, ManualClock, counts, moments, planned, words
 
 S = StageState
@@ -256,7 +257,7 @@ def test_a_database_of_the_first_schema_is_brought_up_to_date(place: str) -> Non
         first.attributes["connection"] = connection
         command.upgrade(first, "0001")
     engine.dispose()
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         store.make_claims([planned()])
         store.make_staging(waiting())
         assert store.stagings() == (waiting(),)

@@ -21,6 +21,7 @@ from burstd.domain.claim import ClaimState
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.staging import StageState
 
+from .opening import open_store
 from .samples import ManualClock, planned
 from .test_closed_months import at, check_unchanged, close_months, rows
 from .test_money import ANN, CENTS, begin, charges, check, end
@@ -190,5 +191,5 @@ def test_bytes_that_budgets_counted_before_are_dropped(place: str, clock: Manual
         connection.execute(text(insert), {"currency": "EUR", "provider": "", "amount": "1.5", "bytes": 0})
         connection.execute(text(insert), {"currency": "", "provider": "aws", "amount": "0", "bytes": 7})
     engine.dispose()
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         assert [(one.currency, one.amount) for one in store.spending()] == [("EUR", Decimal("1.5"))]

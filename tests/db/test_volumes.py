@@ -11,6 +11,7 @@ from burstd.db import Cursor, IllegalTransition, StaleState, Store, UnknownVolum
 from burstd.domain.billing.costs import MICRO
 from burstd.domain.volume import VOLUME_TRANSITIONS, Volume, VolumeState
 
+from .opening import open_store
 from .samples import START, ManualClock
 
 S = VolumeState
@@ -31,7 +32,7 @@ def created(
 
 
 def test_each_user_has_one_of_a_name(place: str) -> None:
-    with Store.open(place, ManualClock()) as store:
+    with open_store(place, ManualClock()) as store:
         store.make_volume(PLANNED)
         with pytest.raises(VolumeExists):
             store.make_volume(replace(PLANNED, id="v2"))
@@ -44,7 +45,7 @@ def test_each_user_has_one_of_a_name(place: str) -> None:
 
 def test_only_moves_of_the_table_are_taken_and_the_log_replays_to_the_rows(place: str) -> None:
     clock = ManualClock()
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         volume = created(store, clock)
         for new in S:
             if new not in VOLUME_TRANSITIONS[S.AVAILABLE]:
@@ -61,7 +62,7 @@ def test_only_moves_of_the_table_are_taken_and_the_log_replays_to_the_rows(place
 def test_what_is_settled_hour_by_hour_is_what_the_bill_says_at_the_end(place: str) -> None:
     """An uneven price and uneven times: no millionth is lost or doubled, across the end of a month too."""
     clock = ManualClock()
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         created(store, clock, price="0.0001370137")
         for hours in range(40):
             clock.time = START + hours * 61234.567
@@ -88,7 +89,7 @@ def test_what_is_settled_hour_by_hour_is_what_the_bill_says_at_the_end(place: st
 
 def test_a_purge_forgets_what_is_gone_only(place: str) -> None:
     clock = ManualClock()
-    with Store.open(place, clock) as store:
+    with open_store(place, clock) as store:
         created(store, clock)
         store.make_volume(replace(PLANNED, id="v2", name="other"))
         store.transition_volume("v2", S.PLANNED, S.GONE, "its job is gone")
