@@ -65,12 +65,14 @@ def _is_step(code: CodeType) -> bool:
 
 
 @contextmanager
-def traced(concerns: Callable[[object], bool], hit: Callable[[CodeType], None]) -> Iterator[None]:
-    """``hit`` is called at the begin of each step that concerns the victim; what it raises, the step raises."""
+def traced(
+    concerns: Callable[[object], bool], hit: Callable[[CodeType], None], only: CodeType | None = None
+) -> Iterator[None]:
+    """``hit`` is called at the begin of each step, or ``only`` of one, that concerns the victim; it raises for it."""
 
     def trace(frame: FrameType, event: str, _arg: Any) -> None:
         code = frame.f_code
-        if event != "call" or not _is_step(code):
+        if event != "call" or (only is not None and code is not only) or not _is_step(code):
             return
         if any(concerns(frame.f_locals.get(name)) for name in code.co_varnames[: code.co_argcount]):
             # Python takes a trace off that raises.
@@ -135,12 +137,11 @@ def _failing(at: Path, template: Path, concerns: Callable[[object], bool], name:
     named = (f"{name} (", f"job {VICTIM_JOB} (", "cloud alpha (", "what it remembers")
 
     def fail(here: CodeType) -> None:
-        if here is code:
-            hits.append(here)
-            raise Injected(code.co_qualname)
+        hits.append(here)
+        raise Injected(code.co_qualname)
 
     def injected(w: World) -> None:
-        with traced(concerns, fail):
+        with traced(concerns, fail, code):
             w.real_step()  # type: ignore[attr-defined]
         assert w.reconciler is not None
         alarms.add(w.reconciler.alarm)
@@ -154,9 +155,11 @@ def _failing(at: Path, template: Path, concerns: Callable[[object], bool], name:
         except Injected as error:
             return [f"{error}: ended the loop"]
         wrong = []
-        if hits and not has_alarm():
+        if not hits:
+            wrong.append(f"{code.co_qualname}: was not called again")
+        if not has_alarm():
             wrong.append(f"{code.co_qualname}: no alarm of {name}, but {sorted(alarms)}")
-        if hits and w.states("2") != [JobState.COMPLETED]:
+        if w.states("2") != [JobState.COMPLETED]:
             wrong.append(f"{code.co_qualname}: the other job is {w.states('2')}")
         w.check()
         w.kill()
