@@ -88,7 +88,7 @@ def refuse_without_staging(settings: Settings, store: Store) -> None:
 
     Raises StoreError.
     """
-    jobs = [] if settings.staging.enabled else [row.job_id for row in store.stagings()]
+    jobs = [] if settings.staging.enabled else [row.name for row in store.stagings()]
     if jobs:
         text = (
             f"it is gone while {len(jobs)} job(s) have data on record (jobs {abbreviated_list(jobs)}): put "

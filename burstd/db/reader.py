@@ -258,6 +258,11 @@ class StoreReader:
         """The same; None where it is not on record."""
         return next(iter(self._values(Staging, select(STAGING).where(STAGING.c.job_id == job_id))), None)
 
+    def find_staging_of_task(self, task: str) -> Staging | None:
+        """The last one of a task of an array (``123_7``); None where it is not on record."""
+        query = select(STAGING).where(STAGING.c.array_task == task).order_by(STAGING.c.created.desc()).limit(1)
+        return next(iter(self._values(Staging, query)), None) if task else None
+
     def find_stagings(
         self,
         *,
@@ -350,7 +355,8 @@ class StoreReader:
         if job:
             made = select("claim:" + CLAIM_JOB.c.claim_id).where(_job_matches(CLAIM_JOB.c.job, job))
             said = (_job_matches(EVENT.c.subject, job, kind) for kind in ("job:", "stage:"))
-            wanted.append(or_(*said, EVENT.c.subject.in_(made)))
+            tasks = select("stage:" + STAGING.c.job_id).where(_job_matches(STAGING.c.array_task, job))
+            wanted.append(or_(*said, EVENT.c.subject.in_(made), EVENT.c.subject.in_(tasks)))
         order = EVENT.c.seq.desc() if newest else EVENT.c.seq
         return self._values(LoggedEvent, select(EVENT).where(*wanted).order_by(order).limit(limit))
 

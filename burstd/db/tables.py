@@ -216,8 +216,8 @@ STAGING = Table(
     *_columns(
         Staging,
         keys=["job_id"],
-        index=["user", "state", "created"],
-        defaults={"checkpoints": "'[]'", "checkpoint_error": "''"},
+        index=["user", "state", "created", "array_task"],
+        defaults={"checkpoints": "'[]'", "checkpoint_error": "''", "array_task": "''"},
         types={"attempts": Integer(), "work_dir": _json(str)},
     ),
 )

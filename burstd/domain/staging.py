@@ -309,6 +309,13 @@ class Staging:
     """Those that are kept, the oldest first; they outlast the runs of the job."""
     checkpoint_error: str = ""
     """Why the last try to take one or to put one back failed; empty: it did not."""
+    array_task: str = ""
+    """Of a task of an array its id in the queue: ``123_7``. ``job_id`` is the number that Slurm's hooks use."""
+
+    @property
+    def name(self) -> str:
+        """The job as its owner knows it."""
+        return self.array_task or self.job_id
 
     @property
     def needs_attention(self) -> bool:
@@ -327,8 +334,8 @@ class Staging:
         if not self.resume or "burstctl stage" in self.error:
             return self.error
         ran = self.resume in (StageState.COLLECTING, StageState.DELIVERING)
-        lost = f"; to give up its output, run 'burstctl stage discard {self.job_id}'" if ran else ""
-        return f"{self.error}; repair this and run 'burstctl stage retry {self.job_id}'{lost}"
+        lost = f"; to give up its output, run 'burstctl stage discard {self.name}'" if ran else ""
+        return f"{self.error}; repair this and run 'burstctl stage retry {self.name}'{lost}"
 
 
 @dataclass(frozen=True, slots=True)

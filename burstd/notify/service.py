@@ -153,7 +153,7 @@ class NotificationService:
             if event.new == IMPOSSIBLE:
                 self._impossible.setdefault(job, event)
             elif event.new == DELIVERED:
-                self._note_home(event, job, snapshot)
+                self._note_home(event, job)
             elif job:
                 due.append((job, event))
         lasted = {job: e for job, e in self._impossible.items() if now - e.time >= settings.begin_after_s}
@@ -167,13 +167,12 @@ class NotificationService:
         told = [one for job, event in due if job and (one := self._job_message(event, job, owners)) is not None]
         return [*told, *self._home_news(snapshot)]
 
-    def _note_home(self, event: LoggedEvent, job: str, snapshot: Snapshot) -> None:
+    def _note_home(self, event: LoggedEvent, job: str) -> None:
         """``job``: the number that Slurm's hooks have, of a task of an array too; empty: it is about no output."""
         staging = self._store.find_staging(job) if job else None
         if staging is None:
             return
-        rows = snapshot.slurm.jobs if isinstance(snapshot.slurm, SlurmView) else ()
-        whole = next((row.array_job_id for row in rows if job == row.number and row.array_job_id), job)
+        whole = staging.name.partition("_")[0]
         failed = int(staging.job_state not in ("", JobState.COMPLETED.value))
         one = HomeOutput(staging.user, event.seq, event.time, event.reason, failed=failed)
         self._home[whole] = self._home[whole].joined(one) if whole in self._home else one
@@ -205,7 +204,7 @@ class NotificationService:
         user = staging.user if staging is not None else owners.get(job) or self._store.job_owner(job)
         if not user:
             return None
-        return job_notification(event, job, user)
+        return job_notification(event, staging.name if staging is not None else job, user)
 
     def _limited(self, message: Notification) -> Notification | None:
         """The message, unless its user has had enough of its kind in this hour; the last one says so."""

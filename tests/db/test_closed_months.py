@@ -498,6 +498,8 @@ def test_months_that_were_closed_without_volumes_keep_their_hash(place: str) -> 
             write_former_site(connection)
             values = {"rule": 1, "charges": former.charges, "totals": former.totals, "sha256": former.sha256}
             connection.execute(update(CLOSED_MONTH).values(values))
+            for later in ("DROP INDEX ix_staging_array_task", "ALTER TABLE staging DROP COLUMN array_task"):
+                connection.execute(text(later))
             connection.execute(text("ALTER TABLE charge DROP COLUMN bytes_out"))  # of a later revision
             for table in ("leader", "head"):
                 connection.execute(text(f"DROP TABLE {table}"))

@@ -93,6 +93,8 @@ def test_rows_without_the_start_by_slurm_are_kept(place: str, clock: ManualClock
                 "DROP TABLE site_charge",
                 "DROP TABLE charge",
                 "DROP TABLE claim_run",
+                "DROP INDEX ix_staging_array_task",
+                "ALTER TABLE staging DROP COLUMN array_task",
                 "UPDATE alembic_version SET version_num = '0017'",
             ):
                 connection.execute(text(line))

@@ -155,7 +155,8 @@ def write_former_schema(connection: Connection, revision: str) -> None:
     connection.execute(text("DROP TABLE job_use"))
     connection.execute(text("DROP TABLE project"))
     connection.execute(text("DROP TABLE volume"))
-    for column in ("checkpoints", "checkpoint_error"):
+    connection.execute(text("DROP INDEX ix_staging_array_task"))
+    for column in ("checkpoints", "checkpoint_error", "array_task"):
         connection.execute(text(f"ALTER TABLE staging DROP COLUMN {column}"))
     connection.execute(text("ALTER TABLE claim RENAME COLUMN in_service_from TO opened"))
     for event in connection.execute(select(EVENT)).mappings().all():

@@ -160,6 +160,21 @@ def test_a_number_comes_again_only_after_the_end(store: Store, clock: ManualCloc
         store.update_staging("18", attempts=1)
 
 
+def test_the_data_of_a_task_is_found_by_its_name(store: Store) -> None:
+    for number, task in (("24", "23_1"), ("25", "23_2"), ("23", "23_3"), ("9", "")):
+        store.make_staging(replace(waiting(number), array_task=task))
+    found = store.find_staging_of_task("23_2")
+    assert found is not None
+    assert (found.job_id, found.name) == ("25", "23_2")
+    assert (store.find_staging_of_task("23_7"), store.find_staging_of_task("")) == (None, None)
+    subjects = {job: {e.subject for e in store.events(job=job)} for job in ("23_1", "23", "9")}
+    assert subjects["23_1"] >= {"stage:24"}
+    assert "stage:25" not in subjects["23_1"]
+    assert subjects["23"] == {"stage:23", "stage:24", "stage:25"}
+    assert subjects["9"] == {"stage:9"}
+    assert rows_are_replayed(store)
+
+
 def test_pages_of_history_and_its_end(store: Store, clock: ManualClock) -> None:
     for i in range(10):
         store.make_staging(waiting(str(i), user="ann" if i % 2 else "bob", at=START + i // 4))

@@ -256,8 +256,9 @@ def test_users_are_told_of_starts_and_budgets_once_also_over_restarts(rig: Rig, 
     assert len(mail.mails) == 5
 
 
-def deliver(rig: Rig, number: str, state: JobState) -> None:
-    rig.store.make_staging(Staging(number, USER, 1, 1, Directives(), StageState.WAITING, NOW, NOW))
+def deliver(rig: Rig, number: str, state: JobState, array_task: str = "") -> None:
+    made = Staging(number, USER, 1, 1, Directives(), StageState.WAITING, NOW, NOW, array_task=array_task)
+    rig.store.make_staging(made)
     rig.store.transition_staging(number, StageState.WAITING, StageState.HELD, "tried")
     rig.store.transition_staging(number, StageState.HELD, StageState.DELIVERING, "tried", job_state=state.value)
     rig.store.transition_staging(number, StageState.DELIVERING, StageState.DELIVERED, "9 bytes of output are home")
@@ -265,11 +266,11 @@ def deliver(rig: Rig, number: str, state: JobState) -> None:
 
 def test_users_are_told_of_output_that_is_home_once_an_array(rig: Rig, mail: Inbox) -> None:
     rig.settings = rig.settings.model_copy(update={"jobs": ("output_home",)})
-    tasks = [job(f"200_{n}", USER, JobState.STAGE_OUT, array_job_id="200", number=str(200 + n)) for n in range(3)]
+    tasks = [job(f"200_{n}", USER, JobState.STAGE_OUT, array_job_id="200") for n in range(3)]
     rig.jobs = (*JOBS, *tasks)
     rig.loop()
-    deliver(rig, "200", JobState.COMPLETED)
-    deliver(rig, "201", JobState.FAILED)
+    deliver(rig, "200", JobState.COMPLETED, "200_0")
+    deliver(rig, "201", JobState.FAILED, "200_1")
     deliver(rig, "300", JobState.TIMEOUT)
     rig.loop(1)
     assert titles(mail) == ["the output of job 300 is home"]
@@ -278,7 +279,7 @@ def test_users_are_told_of_output_that_is_home_once_an_array(rig: Rig, mail: Inb
     rig.start()
     rig.jobs = (*JOBS, tasks[2])
     rig.loop(7200)
-    deliver(rig, "202", JobState.COMPLETED)
+    deliver(rig, "202", JobState.COMPLETED, "200_2")
     rig.loop(1)
     assert len(mail.mails) == 1
     rig.jobs = (*JOBS, replace(tasks[2], state=JobState.COMPLETED))

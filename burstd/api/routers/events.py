@@ -12,7 +12,7 @@ from burstd.api.auth import Caller
 from burstd.api.backend import Backend
 from burstd.api.dependencies import MAX_RECORDS, ApiError, BackendDep, CallerDep, Timestamp
 from burstd.api.routers.jobs import require_visible_job
-from burstd.api.routers.nodes import event_view
+from burstd.api.routers.nodes import event_view, named_stages
 from burstd.db import USER_KEY, LoggedEvent, StoreReader, claim_subject
 from burstd.domain.claim import Claim
 
@@ -66,7 +66,7 @@ def get_events(
     slots = {subject: one.slot for subject, one in by_subject.items()}
     handed_over = [by_subject[s] for s in {e.subject for e in shown} & by_subject.keys() if by_subject[s].reused_from]
     former = slots_when_logged(reader, handed_over[:_MAX_CLAIMS_OF_NODE])
-    views = [event_view(e, former.get(e.seq) or slots.get(e.subject, "")) for e in shown]
+    views = named_stages(reader, (event_view(e, former.get(e.seq) or slots.get(e.subject, "")) for e in shown))
     return EventsView(
         now=backend.now(),
         events=[v.model_copy(update={"reason": ""}) if v.subject in hidden else v for v in views],

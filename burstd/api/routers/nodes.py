@@ -43,7 +43,7 @@ from burstd.api.dependencies import (
     command_answer,
     require_latest_loop,
 )
-from burstd.db import DrainedSlot, LoggedEvent, UnknownClaim, claim_subject
+from burstd.db import DrainedSlot, LoggedEvent, StoreReader, UnknownClaim, claim_subject
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.cloud.offer import Pool
@@ -384,6 +384,22 @@ def event_view(entry: LoggedEvent, node: str = "") -> EventView:
     return EventView.from_fields(
         entry, node=node or (name if kind == "slot" else ""), by=entry.cause.removeprefix("user:")
     )
+
+
+def named_stages(reader: StoreReader, views: Iterable[EventView]) -> list[EventView]:
+    """With the data of a task of an array under the task's id: it is on record under Slurm's own number of the task."""
+    found: dict[str, str] = {}
+
+    def subject(given: str) -> str:
+        kind, _, number = given.partition(":")
+        if kind != "stage":
+            return given
+        if number not in found:
+            staging = reader.find_staging(number)
+            found[number] = staging.name if staging is not None else number
+        return f"stage:{found[number]}"
+
+    return [view.model_copy(update={"subject": subject(view.subject)}) for view in views]
 
 
 def _free_slot_state(

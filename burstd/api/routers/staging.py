@@ -29,7 +29,7 @@ from burstd.api.answers.status import StageStatusView
 from burstd.api.auth import Caller, base_job_id
 from burstd.api.backend import Backend
 from burstd.api.dependencies import ApiError, BackendDep, CallerDep, RequestBody, command_answer
-from burstd.api.routers.nodes import event_view
+from burstd.api.routers.nodes import event_view, named_stages
 from burstd.db import StoreReader, stage_subject
 from burstd.domain.cloud.bounds import MAX_TIME_S
 from burstd.domain.command import DiscardOutput, Evict, RetryStage
@@ -117,9 +117,9 @@ def get_stage_of_job(job_id: str, caller: CallerDep, backend: BackendDep) -> Sta
         now=backend.now(),
         on=stage is not None,
         job=_staging_view(staging, stage.transfer_progress().get(staging.job_id, ()) if stage else ()),
-        kept=_retained_node_views(stage.retained_nodes(), caller, staging.job_id) if stage else [],
+        kept=_retained_node_views(stage.retained_nodes(), caller, staging.name) if stage else [],
         # A number that came again was another job's before, perhaps another user's.
-        history=[event_view(e) for e in reversed(past) if e.time >= staging.created],
+        history=named_stages(backend.reader, (event_view(e) for e in reversed(past) if e.time >= staging.created)),
     )
 
 
@@ -157,9 +157,12 @@ def post_discard(job_id: str, caller: CallerDep, backend: BackendDep) -> Command
 def _require_own_staging(job_id: str, caller: Caller, backend: Backend) -> Staging:
     """Its own, or that of the array or het job that it is part of."""
     reader = backend.reader
-    staging = reader.find_staging(job_id) or reader.find_staging(base_job_id(job_id))
+    staging = reader.find_staging(job_id) or reader.find_staging_of_task(job_id)
+    if staging is None and (whole := reader.find_staging(base_job_id(job_id))) is not None:
+        # The last task of an array has the array's number.
+        staging = None if whole.array_task and "_" in job_id else whole
     if staging is None:
-        mine = (s.job_id for s in backend.reader.stagings() if caller.can_see_user(s.user))
+        mine = (s.name for s in backend.reader.stagings() if caller.can_see_user(s.user))
         raise ApiError(404, f"Job {job_id} has no data on burstd's record.", mine)
     if not caller.can_see_user(staging.user):
         raise ApiError(403, f"You are {caller.user}, and job {job_id} is not yours.")
@@ -197,7 +200,7 @@ def staging_summary(record: StoreReader, stage: StagingService | None) -> StageS
 def held_staging_alarms(record: StoreReader, caller: Caller) -> list[str]:
     """What of the caller's own data needs him."""
     held_stagings = [s for s in record.stagings() if s.user == caller.user and s.needs_attention]
-    return [f"the data of job {s.job_id} is held: {s.attention_text}" for s in held_stagings[:_MAX_HELD_ALARMS]]
+    return [f"the data of job {s.name} is held: {s.attention_text}" for s in held_stagings[:_MAX_HELD_ALARMS]]
 
 
 def _all_inputs(staging: Staging) -> tuple[StageIn, ...]:
@@ -211,7 +214,7 @@ def _staging_view(staging: Staging, transfers: Sequence[MeterReading]) -> JobSta
     asked = staging.directives
     return JobStagingView.from_fields(
         staging,
-        job=staging.job_id,
+        job=staging.name,
         bytes_hits=max(0, staging.bytes_in - staging.bytes_sent) if staging.staged else 0,
         scratch_bytes=asked.scratch_bytes,
         inputs=[

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, RowMapping, and_, func, select
+from sqlalchemy import Column, Connection, RowMapping, and_, case, func, select
 
 from burstd.db.repositories.journal import STAGINGS
 from burstd.db.repositories.site_runs import open_site_runs, site_lines
@@ -132,7 +132,8 @@ def _deliveries(connection: Connection, jobs: Sequence[str]) -> Mapping[tuple[st
     """When output of these jobs was at home, by job and user."""
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     event = and_(EVENT.c.subject == STAGINGS.subject + STAGING.c.job_id, EVENT.c.new == StageState.DELIVERED.value)
-    query = select(STAGING.c.job_id, STAGING.c.user, EVENT.c.time).join(EVENT, event).where(STAGING.c.job_id.in_(jobs))
+    name = case((STAGING.c.array_task != "", STAGING.c.array_task), else_=STAGING.c.job_id)
+    query = select(name, STAGING.c.user, EVENT.c.time).join(EVENT, event).where(name.in_(jobs))
     for job, user, time in connection.execute(query):
         found[job, user].append(time)
     return found

@@ -57,13 +57,13 @@ def _start_reason(row: Staging, slots: Collection[str]) -> str:
     """Why the row cannot go on without a node."""
     match row.state:
         case T.WAITING | T.UPLOADING if row.directives.input_names:
-            return f"input of job {row.job_id} waits for it"
+            return f"input of job {row.name} waits for it"
         case T.STAGED | T.FETCHING if row.trees or row.checkpoints:
-            return f"input of job {row.job_id} is to be on it"
+            return f"input of job {row.name} is to be on it"
         case T.FETCHED if row.directives.checkpoint and any(node in slots for node in row.nodes):
-            return f"checkpoints of job {row.job_id} go to it"
+            return f"checkpoints of job {row.name} go to it"
         case T.COLLECTING if any(node in slots for node in row.nodes):
-            return f"output of job {row.job_id} is to be fetched to it"
+            return f"output of job {row.name} is to be fetched to it"
         case _:
             return ""
 
@@ -71,11 +71,11 @@ def _start_reason(row: Staging, slots: Collection[str]) -> str:
 def _keep_reason(row: Staging) -> str:
     """Why the row would lose something with the node; cached trees that no job needs keep none."""
     if row.state is T.HELD and row.resume in {state.value for state in _OUTPUT_STATES} and row.outputs:
-        return f"{_OUTPUT} {row.job_id} is on it, held: {row.error}"
+        return f"{_OUTPUT} {row.name} is on it, held: {row.error}"
     if row.state is T.DELIVERING and row.outputs:
-        return f"{_OUTPUT} {row.job_id} is on its way home from it"
+        return f"{_OUTPUT} {row.name} is on its way home from it"
     if row.state is T.FETCHED and row.trees:
-        return f"job {row.job_id} has its input from it"
+        return f"job {row.name} has its input from it"
     return ""
 
 

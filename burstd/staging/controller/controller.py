@@ -335,7 +335,8 @@ class StagingController:
         new = Staging(
             job_id=run.job_id, user=facts.user, uid=facts.uid, gid=facts.gid, directives=directives or Directives(),
             state=S.WAITING, since=now, created=now, store=self.rules.store, account=facts.account,
-            work_dir=facts.work_dir, reason=f"Slurm asked for its {'output' if due else 'input'}",
+            work_dir=facts.work_dir, array_task=facts.queue_id if "_" in facts.queue_id else "",
+            reason=f"Slurm asked for its {'output' if due else 'input'}",
             # A job that never began has none: another had its number.
             checkpoints=before.checkpoints if before is not None and recorded and facts.restarts else (),
         )  # fmt: skip
@@ -585,7 +586,7 @@ class StagingController:
         # A job whose input was refused is held by Slurm, where only an administrator can release it: its hooks come
         # again then.
         self._notify_slurm(run, "released", lambda: self._transfers.release_hold(job_id))
-        return f"the data of job {job_id} goes on from {row.resume}"
+        return f"the data of job {row.name} goes on from {row.resume}"
 
     def discard(self, job_id: str, by: str) -> str:
         """Gives up what a job has left. A sentence on what came of it; empty: it has no data."""
@@ -595,7 +596,7 @@ class StagingController:
         run = self._runs.run_of(job_id)
         if row.state in (S.COLLECTING, S.DELIVERING) or has_undelivered_output(row):
             self._discard_output(row, run, f"{by} gave its output up", cause=by)
-            return f"what is left of job {job_id}'s data is removed"
+            return f"what is left of job {row.name}'s data is removed"
         if row.state is S.DELIVERED:
-            return f"the data of job {job_id} is home; nothing had to be given up"
-        return f"job {job_id} has not ended, so there is nothing to give up: cancel it first"
+            return f"the data of job {row.name} is home; nothing had to be given up"
+        return f"job {row.name} has not ended, so there is nothing to give up: cancel it first"

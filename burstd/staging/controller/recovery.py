@@ -39,7 +39,7 @@ def missing_output_reason(store: Store, row: Staging, nodes: Collection[str], al
     ``nodes``: those in the cloud of which nothing is fetched and whose machine cannot be asked; ``placed``: when the
     job got them. Raises StoreError.
     """
-    give_up = f"'burstctl stage discard {row.job_id}' gives its output up"
+    give_up = f"'burstctl stage discard {row.name}' gives its output up"
     retry_hint = "slurmctld asks for it again when it is restarted"
     if not row.directives:
         problem = "its output is due, and its script cannot be read in Slurm's StateSaveLocation"

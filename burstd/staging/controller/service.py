@@ -351,7 +351,7 @@ class StagingService:
             self._counts.poll(lambda: count_usage(self._index), self._keep_usage)
         retention_s = self._settings.output_retention_h * HOUR_S
         self._retained_nodes = tuple(
-            RetainedNode(node, row.job_id, row.user, row.since + retention_s, row.error or row.reason)
+            RetainedNode(node, row.name, row.user, row.since + retention_s, row.error or row.reason)
             for row in self.controller.recorded_stagings()
             if row.job_state and (row.state in OUTPUT_ON_NODES or row.resume in OUTPUT_ON_NODES)
             for node in row.nodes
@@ -405,10 +405,10 @@ class StagingService:
             None,
         ):
             found.append(
-                f"the store of staged data has no space for job {waits.job_id}, and jobs need all data there: "
+                f"the store of staged data has no space for job {waits.name}, and jobs need all data there: "
                 f"free space ('burstctl stage usage'): {waits.error}"
             )
-        return found + [f"the data of job {row.job_id} ({row.user}) is held: {row.attention_text}" for row in held[:5]]
+        return found + [f"the data of job {row.name} ({row.user}) is held: {row.attention_text}" for row in held[:5]]
 
     def _store_sleeps(self, now: float) -> bool:
         """Whether the store is not to be woken for a look."""

@@ -45,7 +45,8 @@ def data_views(
             checkpoint_taken=row.checkpoints[-1].taken if row.checkpoints else 0.0,
             scratch=row.directives.all_scratch_bytes,
         )  # fmt: skip
-        found[row.job_id] = view
+        # The first name is the one that people are told.
+        found[row.name] = found[row.job_id] = view
         with contain_errors(row.job_id):
             run = run_of(row.job_id)
             ready, rate = 0.0, rates.rate(row.store, "in")

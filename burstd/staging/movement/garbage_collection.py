@@ -80,7 +80,7 @@ def needing_jobs(live: Iterable[Staging]) -> dict[str, tuple[str, ...]]:
         for name, tree in row.trees.items():
             read = row.state in INPUT_NEEDED or (name == WORKDIR_INPUT and row.state is not StageState.DELIVERED)
             if read and not tree.node_path:
-                found[tree.digest] = (*found.get(tree.digest, ()), row.job_id)
+                found[tree.digest] = (*found.get(tree.digest, ()), row.name)
     return found
 
 

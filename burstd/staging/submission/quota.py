@@ -132,7 +132,7 @@ def hold_text(row: Staging, cycle: StagingCycle, shortage: QuotaShortage, usage:
         for t in sorted(needed, key=lambda t: (-t.stored_bytes, t.tree.digest))
     ]
     parts += [
-        f"{size_text(coming.input_bytes or 0)} that job {other.job_id} sends now"
+        f"{size_text(coming.input_bytes or 0)} that job {other.name} sends now"
         for other, coming in others
         if other.state is S.UPLOADING and other.uid == row.uid and _counts_for(row, shortage, other.account)
     ]
@@ -140,7 +140,7 @@ def hold_text(row: Staging, cycle: StagingCycle, shortage: QuotaShortage, usage:
     other = "; the rest is of other users" if shortage.kind == "project" else ""
     when = "when these jobs are over" if parts else "later"
     return (
-        f"{shortage}{why}{other}; run 'burstctl stage retry {row.job_id}' {when}, stage less, or ask the administrator "
+        f"{shortage}{why}{other}; run 'burstctl stage retry {row.name}' {when}, stage less, or ask the administrator "
         "for a larger quota"
     )
 
@@ -164,7 +164,7 @@ def _needing_jobs(row: Staging, usage: QuotaUsage, others: LiveCycles) -> dict[s
         for known in usage.trees:
             if known.source and known.source in cycle.sources:
                 jobs = found.get(known.tree.digest, ())
-                found[known.tree.digest] = jobs if other.job_id in jobs else (*jobs, other.job_id)
+                found[known.tree.digest] = jobs if other.name in jobs else (*jobs, other.name)
     return found
 
 
