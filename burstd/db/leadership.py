@@ -32,6 +32,8 @@ from burstd.db.tables import HEAD, LEADER
 log = structlog.get_logger(__name__)
 
 PING_S = 2.0
+RETRY_S = 0.25
+"""Between tries to make a broken connection again: the head that waits tries each second."""
 SURE_S = 3.0
 LOST_S = 8.0
 """Without an answer of the server for so long, this head ends; the server frees its lock no sooner."""
@@ -328,11 +330,12 @@ class Leadership:
                     if not failed:
                         log.warning("this head is not sure that it leads", error=str(error))
                     failed = True
-                watched = select.poll()
+                watched, wait_s = select.poll(), RETRY_S
                 if self._connection is not None:
+                    wait_s = self._ping_s
                     driver: Any = self._connection.connection.driver_connection
                     watched.register(driver.fileno(), select.POLLIN)
-            watched.poll(self._ping_s * 1000)
+            watched.poll(wait_s * 1000)
 
     def _watch(self) -> None:
         """Ends the process where a question hangs for too long."""

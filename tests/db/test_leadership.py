@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
 
 import psycopg
@@ -21,6 +22,7 @@ from burstd.db import (
     Store,
     StoreBroken,
     StoreReader,
+    StoreReadOnly,
     StoreUnavailable,
 )
 from burstd.db.database import database_url
@@ -29,7 +31,7 @@ from .samples import ManualClock, planned
 
 pytestmark = pytest.mark.slow
 
-LOST_S = 1.0
+LOST_S = 2.0
 """Instead of 8, so that the tests take no minutes."""
 PATIENCE_S = 30.0
 
@@ -57,7 +59,7 @@ CUT = (
 class Head:
     """A head whose process would have ended by what is in ``ends``."""
 
-    def __init__(self, place: str, host: str, *, cluster: str = "site", lost_s: float = LOST_S) -> None:
+    def __init__(self, place: str, host: str, *, cluster: str = "site", lost_s: float = 60.0) -> None:
         self.ends: list[str] = []
         self.ended = threading.Event()
         self.leadership = Leadership.open(place, cluster, host, end=self._end, ping_s=lost_s / 4, lost_s=lost_s)
@@ -122,8 +124,8 @@ def test_of_two_that_start_at_once_one_leads(place: str) -> None:
 
 
 def test_the_next_head_waits_for_what_is_under_way_and_what_comes_later_is_refused(place: str) -> None:
-    former = Head(place, "head1", lost_s=60)
-    with former as one, Head(place, "head2", lost_s=60) as two, one._turn:  # its threads hang
+    former = Head(place, "head1")
+    with former as one, Head(place, "head2") as two, one._turn:  # its threads hang
         one._turn.release()
         assert one.try_lead("", "1")
         one._turn.acquire()
@@ -159,7 +161,7 @@ def has_session(place: str, which: str) -> bool:
 
 def test_a_connection_that_is_ended_is_made_again_with_its_lock(place: str) -> None:
     """As by a restart of the server (57P01): nobody has led meanwhile, so that this head goes on."""
-    head = Head(place, "head1", lost_s=8)
+    head = Head(place, "head1")
     with head as one, Store.open(place, ManualClock(), leads(one)) as store, Head(place, "head2") as two:
         store.set_metadata("cluster", "site")
         execute(place, CUT)
@@ -180,6 +182,46 @@ def test_a_connection_that_is_ended_is_made_again_with_its_lock(place: str) -> N
 def leads(leadership: Leadership) -> Leadership:
     assert leadership.try_lead("", "1")
     return leadership
+
+
+def test_a_server_that_is_slow_is_no_proof_and_one_that_hangs_ends_the_head(place: str) -> None:
+    slow, hung = Head(place, "head1"), Head(place, "head1", lost_s=LOST_S)
+    for head in (slow, hung):
+        with head as one, Store.open(place, ManualClock(), leads(one)) as store:
+            with psycopg.connect(place) as other:
+                other.execute("LOCK TABLE leader IN ACCESS EXCLUSIVE MODE")
+                if head is hung:
+                    assert head.ended.wait(PATIENCE_S)
+                    assert "has not answered for" in head.ends[0]
+                    continue
+                with ThreadPoolExecutor(1) as pool:
+                    asked = pool.submit(one.sure, 0.001)
+                    wait_until(lambda: has_session(place, "wait_event_type = 'Lock'"))
+                    other.rollback()
+                    with pytest.raises(NotLeading, match="did not answer in time"):
+                        asked.result()
+            one.sure(PATIENCE_S)
+            store.make_claims([planned()])
+            assert not head.ends
+
+
+def test_a_server_that_takes_no_writes_for_a_while_ends_nobody(place: str) -> None:
+    head = Head(place, "head1")
+    with head as one, Store.open(place, ManualClock(), leads(one)) as store:
+        for state in ("on", "off"):
+            execute(place, f"ALTER SYSTEM SET default_transaction_read_only = {state}", "SELECT pg_reload_conf()")
+            wait_until(partial(takes_writes, store, wanted=state == "off"))
+            one.sure(0.5)
+        assert not head.ends
+
+
+def takes_writes(store: Store, *, wanted: bool) -> bool:
+    """Whether it does, or does not, as wanted."""
+    try:
+        store.log_event("daemon", new="did")
+    except StoreReadOnly:
+        return not wanted
+    return wanted
 
 
 def test_a_burstd_without_epochs_and_one_with_them_keep_each_other_away(place: str) -> None:
