@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from functools import wraps
 from traceback import extract_tb
 from typing import Any, ParamSpec, TypeVar, cast
@@ -28,6 +29,11 @@ def malformed_as_unavailable(read: Callable[P, Result]) -> Callable[P, Result]:
         return cast("Result", _checked_items(result)) if isinstance(result, Iterator) else result
 
     return checked
+
+
+def read_date(text: str) -> float:
+    """A Date header in seconds since 1970. Raises ValueError or TypeError for anything else."""
+    return parsedate_to_datetime(text).timestamp()
 
 
 def _checked_items(items: Iterator[Any]) -> Generator[Any]:

@@ -36,6 +36,7 @@ from burstd.domain.errors import (
     RateLimited,
 )
 from burstd.domain.plugins.provider import (
+    CloudClock,
     ConsoleLog,
     Idempotency,
     LaunchPreparer,
@@ -286,6 +287,8 @@ class ProviderContract:
             world.until(lambda: isinstance(provider, ConsoleLog) and provider.console(instance.id) != "")
             with pytest.raises(NotFound):
                 provider.console("no-such-instance")
+        if isinstance(provider, CloudClock):
+            assert provider.cloud_time() > 1.7e9
         if isinstance(provider, QuotaReport):
             for quota in provider.quotas():
                 assert quota.used >= 0

@@ -15,6 +15,7 @@ from burstd.domain.cloud.read_limits import AnswerTooLarge, BoundedList, read_bo
 from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, ProviderError, RateLimited
 from providers.aws.errors import error_for_code
 from providers.aws.settings import AwsSettings
+from providers.parsing import read_date
 
 _READ_ATTEMPTS = 5
 _CONNECT_S = 5.0
@@ -62,6 +63,10 @@ class AwsCalls:
                 raise CloudUnavailable(f"cannot {operation}: the list has no end: is there a proxy in between?")
             seen.add(token)
             more["NextToken"] = token
+
+    def server_time(self) -> float:
+        """Seconds since 1970 by Amazon's clock, to the second. Needs no permission."""
+        return read_date(self.query("sts", "get_caller_identity")["ResponseMetadata"]["HTTPHeaders"]["date"])
 
     def close(self) -> None:
         """Gives connections back."""

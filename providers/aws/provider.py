@@ -58,6 +58,7 @@ class AwsProvider:
         self.watch_script = partial(Path(__file__).with_name("watch.sh").read_text, encoding="ascii")
         self.quotas = malformed_as_unavailable(quotas.read_quotas)
         self.images = malformed_as_unavailable(images.versions)
+        self.cloud_time = malformed_as_unavailable(calls.server_time)
         self.check = partial(check, settings, calls, catalog, images, quotas, cluster)
         volumes = AwsVolumes(cluster, settings, calls)
         self.disks = malformed_as_unavailable(volumes.disks)

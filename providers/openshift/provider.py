@@ -62,6 +62,11 @@ class OpenShiftProvider:
         self.quotas = malformed_as_unavailable(OpenShiftQuotas(settings, catalog).read_quotas)
         self.check = partial(check, name, cluster, settings, calls)
 
+    def cloud_time(self) -> float:
+        """By an answer of the API server."""
+        self._calls.request_json("GET", "/version", what="read the API server's clock")
+        return self._calls.server_time()
+
     def shell(self, instance_id: str, timeout_s: float) -> Shell:  # noqa: ARG002 - the settings' timeout_s holds
         """By ``pods/exec``: nothing is asked before the first command."""
         return PodShell(self._calls, instance_id)

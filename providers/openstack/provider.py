@@ -55,6 +55,7 @@ class OpenStackProvider:
         self.console = malformed_as_unavailable(listing.console)
         self.quotas = malformed_as_unavailable(quotas.read_quotas)
         self.images = malformed_as_unavailable(images.versions)
+        self.cloud_time = malformed_as_unavailable(calls.server_time)
         self.check = partial(check, settings, calls, catalog, images, networks, quotas, cluster)
         volumes = OpenStackVolumes(cluster, settings, calls)
         self.disks = malformed_as_unavailable(volumes.disks)

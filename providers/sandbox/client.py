@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from providers.parsing import read_date
 from providers.sandbox.cloud import wire
 from providers.sandbox.cloud.cloud import PAGE, SandboxCloud
 from providers.sandbox.cloud.refusals import AnswerLost, RefusalCode, SandboxRefused, SandboxUnreachable
@@ -62,6 +63,10 @@ class CloudApi(Protocol):
 
     def supplies(self) -> wire.SuppliesView:
         """Images and free addresses."""
+        ...
+
+    def time(self) -> float:
+        """Its clock, in seconds since 1970."""
         ...
 
     def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
@@ -146,6 +151,10 @@ class DirectApi:
         """Images and free addresses."""
         images, free = self._cloud.supplies()
         return wire.SuppliesView(images=images, free_addresses=free)
+
+    def time(self) -> float:
+        """Its clock."""
+        return self._cloud.now()
 
     def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
         """Notices for instances with these tags."""
@@ -242,6 +251,13 @@ class HttpApi:
     def supplies(self) -> wire.SuppliesView:
         """Images and free addresses."""
         return _read(wire.SuppliesView, self._call("GET", "/supplies"))
+
+    def time(self) -> float:
+        """By the Date of an answer."""
+        try:
+            return read_date(self._call("GET", "/quota").headers["date"])
+        except (LookupError, ValueError) as error:
+            raise AnswerLost(0.0) from error
 
     def notices(self, tags: Mapping[str, str]) -> list[wire.NoticeView]:
         """Notices for instances with these tags."""

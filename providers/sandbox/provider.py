@@ -201,6 +201,10 @@ class SandboxProvider:
         """Whether launching would work."""
         return check(CheckedSandbox(self._api, self._url, self._image, images))
 
+    def cloud_time(self) -> float:
+        """By an answer of the server."""
+        return query(self._api.time)
+
     @property
     def notice_markets(self) -> frozenset[str]:
         """Every sandbox has a queue."""

@@ -35,6 +35,7 @@ SETTINGS = """
 cluster = "ada"
 [providers.sandbox]
 kind = "sandbox"
+url = "http://127.0.0.1:9"
 [pools.gpu]
 nodes = "gpu[1-2]"
 partitions = ["burst"]

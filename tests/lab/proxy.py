@@ -24,7 +24,7 @@ from tests.node.conftest import on_network
 
 _PATIENCE_S = 120.0
 _PIECE = 1 << 16
-_OWN = ("connection", "keep-alive", "transfer-encoding", "content-length", "accept-encoding", "date", "server")
+_OWN = ("connection", "keep-alive", "transfer-encoding", "content-length", "accept-encoding", "server")
 """Headers that are of one hop only, or that no test wants."""
 
 

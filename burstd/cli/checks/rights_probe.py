@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from burstd.api.answers.base import current_user
+from burstd.cli.checks.clock import clock_findings, offsets_of_clouds
 from burstd.cli.checks.mounts import mount_worker_findings
 from burstd.cli.checks.offers import catalogs_of_clouds, offer_findings
 from burstd.cli.checks.staging import worker_and_store_findings
@@ -82,6 +83,8 @@ def _tried(settings: Settings, plugins: PluginRegistry, clouds: Sequence[str]) -
     yield from worker_and_store_findings(settings, plugins)
     yield from mount_worker_findings(settings)
     pools = [*build_pools(settings, expand).values()]
+    in_use = list(dict.fromkeys(rule.provider for pool in pools for rule in pool.rules))
+    yield from clock_findings(offsets_of_clouds(settings, plugins, in_use), settings.node.clock_tolerance_s)
     yield from offer_findings(pools, catalogs_of_clouds(settings, plugins, clouds))
 
 

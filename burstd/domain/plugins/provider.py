@@ -295,6 +295,15 @@ class SelfCheck(Protocol):
 
 
 @runtime_checkable
+class CloudClock(Protocol):
+    """Optional ability: the cloud's own clock, with which 'burstctl check' compares the head's."""
+
+    def cloud_time(self) -> float:
+        """Now, in seconds since 1970, to the second. One call."""
+        ...
+
+
+@runtime_checkable
 class ConsoleLog(Protocol):
     """Optional ability: the console's output, from which a new instance's ssh host keys are learned."""
 

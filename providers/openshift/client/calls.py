@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -22,6 +21,7 @@ from burstd.domain.errors import AuthFailed, CloudUnavailable, OutcomeUnknown, P
 from providers.http_errors import HttpResponse
 from providers.openshift.client.time_limit import TimeLimitedCall
 from providers.openshift.errors import ResourceVersionExpired, error_for_response, error_without_response
+from providers.parsing import read_date
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -315,7 +315,7 @@ class OpenShiftCalls:
 
     def _read_clock(self, date: str) -> None:
         try:
-            self._skew = parsedate_to_datetime(date).timestamp() - self._clock()
+            self._skew = read_date(date) - self._clock()
         except (ValueError, TypeError):
             return
 

@@ -19,6 +19,7 @@ from burstd.domain.cloud.read_limits import BoundedList
 from burstd.domain.errors import AuthFailed, BadRequest, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
 from providers.openstack.client.errors import error_for_response
 from providers.openstack.settings import OpenStackSettings
+from providers.parsing import read_date
 
 _READS = ("GET", "HEAD")
 _VERSION = re.compile(r"v\d+(\.\d+)?")
@@ -131,6 +132,13 @@ class OpenStackCalls:
         if len(several) > 1:
             raise BadRequest(f"this cloud has the regions {', '.join(several)}: set region, a provider for each")
         return "".join(several)
+
+    def server_time(self) -> float:
+        """Seconds since 1970 by Keystone's clock, to the second. Needs no credentials."""
+        session = self.connection.session
+        with self.translate_errors(changes=False, what="read Keystone's clock"):
+            answer = session.get(session.auth.auth_url, authenticated=False)
+        return read_date(answer.headers["Date"])
 
     def project_id(self) -> str:
         """Id of the one that the credentials are for."""

@@ -100,7 +100,7 @@ class SandboxCloud:
         self.catalog = catalog
         self.calls: Counter[str] = Counter()
         self.launch_calls: list[LaunchCall] = []
-        self._now = now
+        self.now = now
         self._backend = backend
         self._pause = pause
         self._changed = changed
@@ -141,7 +141,7 @@ class SandboxCloud:
             outcome = no.code.value
             raise
         finally:
-            self.launch_calls.append(LaunchCall(self._now(), request.token, request.name, outcome))
+            self.launch_calls.append(LaunchCall(self.now(), request.token, request.name, outcome))
         return self._answer("launch", subject, machine)
 
     def instances(
@@ -253,7 +253,7 @@ class SandboxCloud:
     def interrupt(self, instance_id: str, notice_s: float = 0.0) -> None:
         """Takes an instance back, ``notice_s`` seconds from now."""
         with self._lock:
-            self._find(instance_id).interrupted_at = self._now() + notice_s
+            self._find(instance_id).interrupted_at = self.now() + notice_s
             self.advance()
             self._changed()
 
@@ -268,7 +268,7 @@ class SandboxCloud:
         with self._lock:
             machine = self._stock.machines.get(instance_id)
             if machine is not None and machine.state is SandboxInstanceState.RUNNING and not machine.lies:
-                machine.state, machine.error, machine.ended = SandboxInstanceState.ERROR, why, self._now()
+                machine.state, machine.error, machine.ended = SandboxInstanceState.ERROR, why, self.now()
                 self._changed()
 
     def inject_fault(self, fault: SandboxFault) -> SandboxFault:
@@ -291,7 +291,7 @@ class SandboxCloud:
 
     def bill(self, tags: Mapping[str, str] | None = None) -> list[BillRow]:
         """What every instance has cost so far, those that ended included."""
-        now = self._now()
+        now = self.now()
         rows = []
         for machine in self.machines():
             request = machine.request
@@ -312,7 +312,7 @@ class SandboxCloud:
     def advance(self) -> float | None:
         """Does all that is due; returns when the next thing will be (seconds since 1970), None where there is none."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             done = [self._step(machine, now) for machine in self._stock.alive()]
             for machine in self._stock.machines.values():
                 if machine.state is SandboxInstanceState.TERMINATED and not self._shown(machine):
@@ -350,7 +350,7 @@ class SandboxCloud:
 
     def _stop(self, machine: SandboxMachine) -> None:
         machine.state = SandboxInstanceState.STOPPING
-        machine.ends_at = self._now() + self.catalog.stop_s
+        machine.ends_at = self.now() + self.catalog.stop_s
         if self.catalog.stop_s <= 0:
             self._end(machine)
 
@@ -373,7 +373,7 @@ class SandboxCloud:
         if not request.token:
             raise SandboxRefused(RefusalCode.BAD_REQUEST, "a launch needs a token")
         fingerprint = hashlib.sha256(json.dumps(asdict(request), sort_keys=True).encode()).hexdigest()
-        now = self._now()
+        now = self.now()
         self._tokens = {t: made for t, made in self._tokens.items() if now - made[2] < self.catalog.token_s}
         known = self._tokens.get(request.token)
         if known is not None:
@@ -414,7 +414,7 @@ class SandboxCloud:
         return machine
 
     def _shown(self, machine: SandboxMachine) -> bool:
-        now = self._now()
+        now = self.now()
         if machine.state is SandboxInstanceState.TERMINATED and machine.ended is not None:
             return now - machine.ended < self.catalog.ended_shown_s
         return now - machine.created >= self.catalog.list_lag_s

@@ -79,6 +79,11 @@ def refused(do: Callable[[OpenStackCalls], Any], calls: OpenStackCalls) -> Provi
     return raised.value
 
 
+def test_the_clock_is_that_of_keystones_answers(make: Callable[..., OpenStackCalls], stub: Stub) -> None:
+    assert make().server_time() > 1.7e9
+    assert LOGIN not in stub.asked
+
+
 def test_a_call_is_one_request(stub: Stub, make: Callable[..., OpenStackCalls]) -> None:
     calls = make()
     read(calls)
