@@ -49,6 +49,8 @@ from tests.bench.scale_slurm import CPUS, MEMORY_MIB, ScaleSlurm
 
 NOT_YET_S, VALIDATION_S, SLURMD_S = 3.0, 3.0, 2.0
 """An attempt to enter a machine that boots; what is done on one that has booted."""
+_PIECES = 10
+"""Of a validation: what burstd says by ssh, and waits for."""
 LAUNCH_S = 1.0
 """Of the cloud, for each thousand machines."""
 RUNS_AFTER = 0.25
@@ -110,8 +112,10 @@ class SlowCloud:
 class SlowMachines:
     """Machines that take their time, in threads of burstd's."""
 
-    def __init__(self, cloud: SlowCloud, slurm: ScaleSlurm) -> None:
+    def __init__(self, cloud: SlowCloud, slurm: ScaleSlurm, cpu_s: float) -> None:
+        """``cpu_s``: processor time of burstd's for each machine, in Python, as ssh takes it."""
         self._cloud, self._slurm = cloud, slurm
+        self._cpu_s = cpu_s
 
     def validate(
         self, claim: Claim, _pool: Pool, _console: Callable[[], str] | None, reached: Callable[[], None]
@@ -120,7 +124,11 @@ class SlowMachines:
             time.sleep(NOT_YET_S)
             raise NodeNotReady(f"{claim.address} does not answer on port 22 (no answer)")
         reached()
-        time.sleep(VALIDATION_S)
+        for _ in range(_PIECES):
+            time.sleep(VALIDATION_S / _PIECES)
+            end = time.thread_time() + self._cpu_s / _PIECES
+            while time.thread_time() < end:
+                pass
         return f"{claim.address} is as it should be"
 
     def start_slurmd(self, claim: Claim, _pool: Pool, _watch: str = "") -> None:
@@ -158,7 +166,7 @@ class LoopTime:
 class ScaleBench:
     """One burstd."""
 
-    def __init__(self, slots: int, boot_s: float, folder: Path) -> None:
+    def __init__(self, slots: int, boot_s: float, folder: Path, ssh_cpu_s: float, machine_workers: int) -> None:
         names = tuple(f"n{i:04}" for i in range(slots))
         pool = Pool("cloud", names, ("burst",), Shape(CPUS, MEMORY_MIB, features=frozenset({"cloud"})),
                     (OfferRule("slow"),))  # fmt: skip
@@ -170,15 +178,14 @@ class ScaleBench:
         self.cloud = SlowCloud(pool, boot_s)
         clock, number, self.wake = SteadyClock(), itertools.count(), Wake()
         self.store = Store.open(folder / "burstd.db", clock)
-        daemon = DaemonSettings()
-        self.workers = ThreadWorkers(self.wake, daemon.workers, widths={MACHINES: daemon.machine_workers})
+        self.workers = ThreadWorkers(self.wake, DaemonSettings().workers, widths={MACHINES: machine_workers})
         context = LoopContext(
             cluster="bench",
             intervals=PollIntervals(),
             store=self.store,
             scheduler=CommandScheduler(SlurmCommands(self.slurm.run)),
             providers={"slow": self.cloud},
-            validator=SlowMachines(self.cloud, self.slurm),
+            validator=SlowMachines(self.cloud, self.slurm, ssh_cpu_s),
             workers=self.workers,
             clock=clock,
             user_data=lambda _pool, _provider: "#cloud-config\n",
@@ -209,10 +216,12 @@ class ScaleBench:
         self.slurm.close()
 
 
-def run(slots: int, jobs: int, tasks: int, boot_s: float, limit_s: float) -> dict[str, float]:
+def run(
+    slots: int, jobs: int, tasks: int, boot_s: float, limit_s: float, ssh_cpu_s: float, machine_workers: int
+) -> dict[str, float]:
     """The figures of ``BARS`` and more."""
     with tempfile.TemporaryDirectory(prefix="burstd-bench-") as folder:
-        bench = ScaleBench(slots, boot_s, Path(folder))
+        bench = ScaleBench(slots, boot_s, Path(folder), ssh_cpu_s, machine_workers)
         try:
             while bench.reconciler.latest is None or not isinstance(
                 bench.reconciler.latest[0].clouds["slow"].offers, tuple
@@ -271,12 +280,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--tasks", type=int, default=100, help="of each array; 1: each job has a row of its own")
     parser.add_argument("--boot", type=float, default=120.0)
+    parser.add_argument("--ssh-ms", type=float, default=0.0, help="of processor time in Python for each machine")
+    parser.add_argument("--workers", type=int, default=DaemonSettings().machine_workers)
     parser.add_argument("--limit", type=float, default=900.0)
     asked = parser.parse_args()
     logs.set_up("text", "error")
     gc.freeze()  # as the daemon does
     load = os.getloadavg()[0]
-    figures = run(asked.slots, asked.jobs, asked.tasks, asked.boot, asked.limit)
+    figures = run(asked.slots, asked.jobs, asked.tasks, asked.boot, asked.limit, asked.ssh_ms / 1000, asked.workers)
     _say(f"{asked.slots} slots, {asked.jobs} jobs in arrays of {asked.tasks}")
     _say(f"load {load:.1f} before and {os.getloadavg()[0]:.1f} after")
     for name, value in figures.items():
