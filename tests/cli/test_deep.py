@@ -107,6 +107,19 @@ def test_a_trial_that_fails_says_why(
     assert "older job" not in said.out
 
 
+def test_the_trial_ends_when_its_job_is_held(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "home directory /home/ada of ada is not on nodes of pool cpu (seen on c1)"
+    held = {"seq": 43, "node": "", "subject": "job:5", "new": "held", "reason": why}
+    one = trial(monkeypatch, Daemon(events=[BOOTING, held]), lambda _: (0, "", ""))
+    with pytest.raises(typer.Exit):
+        one.follow("5")
+    said = capsys.readouterr()
+    assert said.err == "burstctl: The trial failed: burstd holds the job, which cannot run on its node.\n"
+    assert f"job 5  held  {why}\n" in said.out
+
+
 def test_the_trial_ends_with_the_second_machine_that_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -137,6 +137,8 @@ class Trial:
                     self._step(subject, event["new"] or "over", event["reason"])
                     if event["subject"].startswith("claim:") and event["new"] in _FAILED:
                         causes.append(f"\n  {subject}: {event['reason']}")
+                    if event["subject"] == f"job:{job}" and event["new"] == "held":
+                        self._fail(job, "burstd holds the job, which cannot run on its node")
             if len(causes) >= _TRIES:
                 self._fail(job, f"{plural(len(causes), 'machine')} failed:{''.join(causes)}")
             status, detail = self._burstd.request_status("GET", f"/jobs/{job}")
