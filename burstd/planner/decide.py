@@ -136,6 +136,7 @@ def make_claims(view: SnapshotView, target: Target) -> list[MakeClaim]:
             pool = view.snapshot.pools[want.pool]
             by_offers[key] = image_for(view.snapshot, pool, offer), alternative_offers(pool, want.offers)
         image, others = by_offers[key]
-        claim = planned_claim(want, "", offer, view.snapshot.cluster, view.now, image, others)
-        claims += [MakeClaim(replace(claim, slot=slot), others) for slot in want.slots]
+        for slot in want.slots:
+            claim = planned_claim(want, slot, offer, view.snapshot.cluster, view.now, image, others)
+            claims.append(MakeClaim(claim, others))
     return claims

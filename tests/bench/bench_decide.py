@@ -48,6 +48,8 @@ class QueueCase:
     kinds: int
     nodes: Callable[[int], int]
     open_share: float
+    idle_every: int = 2
+    """One in so many of the open nodes is idle, the others are busy."""
     chain: bool = False
     """With the policies backlog, idle and limits."""
 
@@ -59,6 +61,7 @@ CASES = (
     QueueCase("1,000 kinds, half of the slots open", 1000, lambda _: 1, 0.5),
     QueueCase("50 kinds, one in ten on 4 nodes", 50, lambda n: 4 if n % 10 == 0 else 1, 0.5),
     QueueCase("50 kinds, all on 2 nodes", 50, lambda _: 2, 0.5),
+    QueueCase("50 kinds, all open, one in 100 idle", 50, lambda _: 1, 1.0, idle_every=100),
     QueueCase("half open, with backlog, idle, limits", 50, lambda _: 1, 0.5, chain=True),
 )
 
@@ -79,8 +82,8 @@ def queue(kinds: int, jobs: int, nodes: Callable[[int], int]) -> tuple[Job, ...]
     return tuple(rows)
 
 
-def queue_snapshot(jobs: tuple[Job, ...], slots: int, open_share: float) -> Snapshot:
-    """Four pools, a share of the slots open and half busy, sixteen nodes of the site, all busy."""
+def queue_snapshot(jobs: tuple[Job, ...], slots: int, open_share: float, idle_every: int = 2) -> Snapshot:
+    """Four pools, a share of the slots open, most or half of them busy, sixteen nodes of the site, all busy."""
     pools, nodes, claims, offers = {}, {}, [], []
     for p, shape in enumerate(SHAPES):
         names = tuple(f"p{p}n{n}" for n in range(slots // len(SHAPES)))
@@ -97,7 +100,7 @@ def queue_snapshot(jobs: tuple[Job, ...], slots: int, open_share: float) -> Snap
                 claims.append(
                     Claim(f"c-{name}", "x", pool.name, name, offer, Cause.DEMAND, ClaimState.IN_SERVICE, NOW, NOW)
                 )
-                if n % 2:
+                if n % idle_every:
                     node = replace(node, state="ALLOCATED", cpus_allocated=shape.cpus)
             nodes[name] = node
     for n in range(16):
@@ -168,10 +171,11 @@ def shipped_policies() -> tuple[Policy, ...]:
 
 def measure(case: QueueCase, slots: int, jobs: int) -> str:
     """A line of the table; for a process of its own."""
-    snapshot = queue_snapshot(queue(case.kinds, jobs, case.nodes), slots, case.open_share)
+    snapshot = queue_snapshot(queue(case.kinds, jobs, case.nodes), slots, case.open_share, case.idle_every)
     policies = shipped_policies() if case.chain else ()
     gc.collect()
-    gc.freeze()  # as the daemon does after its start
+    gc.freeze()  # both as the daemon does after its start
+    gc.set_threshold(100_000)
 
     def timed(decider: Decider, now: Snapshot) -> tuple[float, Plan]:
         begun = time.process_time()

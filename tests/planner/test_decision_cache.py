@@ -17,12 +17,14 @@ from burstd.domain.slurm.shape import Shape
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.domain.staging import StageState, StagingView
 from burstd.planner.decide import Decider, decide
+from burstd.planner.policy_chain import PlannerCache
 from burstd.planner.timeouts import Tuning
 from burstd.testing.policy import strategies
 from policies import backlog, idle, limits
 from tests.examples import examples
 
 from .worlds import NOW, job, make_snapshot, offer, pool
+from .worlds import claim as claim_on
 
 CHAIN = (
     backlog.plugin.make(backlog.plugin.settings(min_jobs=2, max_age_s=300)),
@@ -231,3 +233,27 @@ def test_what_need_not_be_placed_anew(
     plan = decider.decide(later, (), Tuning())
     assert plan == decide(later, (), Tuning()), case
     assert (plan.target.wants[-1] is before.target.wants[-1]) is same, case
+
+
+@pytest.mark.parametrize(
+    ("case", "after", "most"),
+    [
+        ("a node is free", lambda jobs: jobs, 20),
+        ("the first is gone as well", lambda jobs: jobs[1:], 20),
+        ("one comes to the front as well", lambda jobs: (*jobs, job("new", priority=999)), 20),
+        ("the last asks for more as well", lambda jobs: (*jobs[:-1], replace(jobs[-1], cpus=3)), 500),
+    ],
+)
+def test_what_stays_left_out_is_not_looked_at(
+    case: str, after: Callable[[tuple[Job, ...]], tuple[Job, ...]], most: int
+) -> None:
+    some, jobs, cache = pool(slots=4), queue(500), PlannerCache()
+    in_service = tuple(claim_on(slot, ClaimState.IN_SERVICE) for slot in some.slots)
+    snapshot = make_snapshot(*jobs, pools=(some,), claims=in_service)
+    nodes = slurm_of(snapshot).nodes
+    busy = replace(nodes["cpu4"], state="ALLOCATED", cpus_allocated=4)
+    decide(seen(snapshot, nodes={**nodes, "cpu4": busy}), (), Tuning(), cache)
+    later = seen(snapshot, jobs=after(jobs))
+    assert decide(later, (), Tuning(), cache) == decide(later, (), Tuning()), case
+    assert cache.placement.last is not None
+    assert cache.placement.last.placed_anew <= most, case

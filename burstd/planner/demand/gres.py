@@ -16,7 +16,7 @@ class GresCounts(dict[tuple[str, str], int]):
     on, and so they count where they help least.
     """
 
-    __slots__ = ("gpus", "returned")
+    __slots__ = ("gpus", "left_by", "returned")
 
     def __init__(self, gres: Sequence[Gres] = ()) -> None:
         super().__init__()
@@ -24,6 +24,8 @@ class GresCounts(dict[tuple[str, str], int]):
             self[g.name, g.type] = self.get((g.name, g.type), 0) + g.count
         self.gpus: tuple[SharedGpu, ...] = split_shards(gres) if gres else ()
         self.returned: tuple[int, ...] = ()
+        self.left_by: dict[tuple[tuple[Gres, ...], int], GresCounts] = {}
+        """By request and times, what is left after it: many bins share these counts, and they stay as they are."""
 
     def copy(self) -> GresCounts:
         """An independent copy."""

@@ -49,13 +49,10 @@ def gate_steps(
     groups = [group for group in _ready_groups(view, tuning, moving) if untested.isdisjoint(c.id for c in group[0])]
     ahead = _queue_position(view)
     binder = Binder(view, placements_of_whole_gangs(target))
+    dedicated = [claim for claim in view.snapshot.claims if claim.dedicated]
     gang_binds = list(
         binder.bind_gangs(
-            [
-                c
-                for c in view.snapshot.claims
-                if _takes_own_jobs(c, view) and c.id not in moving and c.id not in untested
-            ]
+            [c for c in dedicated if _takes_jobs(c, view) and c.id not in moving and c.id not in untested]
         )
     )
     binding = {slot for bind in gang_binds for slot in bind.nodes}
@@ -84,13 +81,8 @@ def gate_steps(
     to_drain, drain_reasons = _claims_to_drain(view, target, moving, tuning, binding)
     draining_slots = {c.slot for c in to_drain}
     binds += [bind for bind in gang_binds if draining_slots.isdisjoint(bind.nodes)]
-    for claim in view.snapshot.claims:
-        if (
-            claim.dedicated
-            and claim.state is S.IN_SERVICE
-            and claim.slot not in draining_slots
-            and claim.id not in moving
-        ):
+    for claim in dedicated:
+        if claim.state is S.IN_SERVICE and claim.slot not in draining_slots and claim.id not in moving:
             binds += binder.bind_actions(claim)
     # Bound nodes stay behind the gate: only the job that they are bound to gets past it.
     bound_slots = {slot for job_id, slots in bound.items() if job_id not in freed for slot in slots}
@@ -166,8 +158,8 @@ def _usable(claim: Claim, view: SnapshotView) -> bool:
     return node is not None and node.up and claim.slot not in view.snapshot.drained_slots
 
 
-def _takes_own_jobs(claim: Claim, view: SnapshotView) -> bool:
-    return claim.dedicated and (claim.state is S.READY or claim.state is S.IN_SERVICE) and _usable(claim, view)
+def _takes_jobs(claim: Claim, view: SnapshotView) -> bool:
+    return (claim.state is S.READY or claim.state is S.IN_SERVICE) and _usable(claim, view)
 
 
 def _needs_binding(job: Job, nodes: int, ahead: Callable[[Job], int], tuning: Tuning) -> bool:
@@ -207,6 +199,8 @@ def _unbinds(view: SnapshotView, tuning: Tuning) -> tuple[list[Action], set[str]
     """Bindings that have done their work, and the jobs whose nodes are free of them."""
     unbinds: list[Action] = []
     freed: set[str] = set()
+    if not view.snapshot.bound:
+        return unbinds, freed
     draining_slots = {claim.slot for claim in view.snapshot.claims if claim.state is S.DRAINING}
     for job_id, nodes in view.snapshot.bound.items():
         since = max(view.snapshot.runtime_state.bound_since.get(job_id, view.now), _earliest_start(view, job_id))

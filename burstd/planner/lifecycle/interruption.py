@@ -88,8 +88,8 @@ def _requeues_and_losses(view: SnapshotView) -> list[Action]:
     """Requeues what runs on nodes that end; writes down what is lost with a spot machine that is gone already."""
     notices_by_slot = {
         c.slot: notice
-        for c in view.snapshot.claims
-        if view.notices() and (notice := _notice_that_ends_jobs(c, view)) is not None
+        for c in (view.snapshot.claims if view.notices() else ())
+        if (notice := _notice_that_ends_jobs(c, view)) is not None
     }
     gone = {c.slot: c for c in view.snapshot.claims if c.state is S.LOST and c.offer.spot}
     if not notices_by_slot and not gone:

@@ -77,9 +77,8 @@ class Bin:
     """A pending job was placed on it."""
     jobs: list[Job] = field(default_factory=list)
     """Of a new one the jobs that were placed on it."""
-    bin_index: BinIndex | None = None
-    position: int = 0
-    """Its place in the row."""
+    position: int = -1
+    """Its place in its row; -1: it stands in none."""
     queue_position: int = 0
     """Of a new one the place in the queue of the first job that was placed on it."""
     payer: tuple[str, ...] = ()
@@ -128,7 +127,8 @@ class Bin:
         self.cpus = 0 if share.exclusive else self.cpus - share.cpus * times
         self.memory_mib -= share.memory_mib * times
         if share.gres:
-            self.gres = subtract_gres(self.gres, share.gres, times)
+            known, key = self.gres.left_by, (share.gres, times)
+            self.gres = known.get(key) or known.setdefault(key, subtract_gres(self.gres, share.gres, times))
         self.empty = False
         self.used = True
 
@@ -159,8 +159,6 @@ class BinCheckpoint:
             self.cpus, self.memory_mib, self.gres, self.empty, self.used,
         )  # fmt: skip
         self.bin.users, self.bin.exclusive_user = self.users, self.exclusive_user
-        if self.bin.bin_index is not None:
-            self.bin.bin_index.reset_block(self.bin.position)
 
 
 class BinFactory:
@@ -170,6 +168,7 @@ class BinFactory:
         """``users``: by node, those whose jobs it has."""
         self._users = users or {}
         self._traits: dict[tuple[tuple[str, ...], frozenset[str]], NodeTraits] = {}
+        self._no_gres = GresCounts()
         self._gres: dict[tuple[tuple[Gres, ...], tuple[Gres, ...], tuple[SharedGpu, ...]], GresCounts] = {}
 
     def traits(self, partitions: tuple[str, ...], features: frozenset[str]) -> NodeTraits:
@@ -184,7 +183,7 @@ class BinFactory:
     ) -> GresCounts:
         """What is left of these where those are used. ``gpus``: what is left of each GPU, where there are shards."""
         if not there and not used:
-            return _NO_GRES
+            return self._no_gres
         found = self._gres.get((there, used, gpus))
         if found is None:
             found = self._gres[there, used, gpus] = GresCounts(there)
@@ -215,9 +214,6 @@ class BinFactory:
         if there is not None:
             found.users, found.exclusive_user = there.users, found.exclusive_user or there.exclusive_user
         return found
-
-
-_NO_GRES = GresCounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +339,7 @@ class BinIndex:
 
     def add(self, found: Bin) -> None:
         """At the end."""
-        found.bin_index, found.position = self, len(self.bins)
+        found.position = len(self.bins)
         self.bins.append(found)
         if found.position >> _BLOCK_BITS == len(self._cpus):
             self._cpus.append(_UNKNOWN)
@@ -361,12 +357,7 @@ class BinIndex:
         """Index of the first bin, from ``start`` on, that has room for the share and is right; else that of the end."""
         bins = self.bins
         cpus, memory, gres, exclusive = share.cpus, share.memory_mib, share.gres, share.exclusive
-        if start < len(bins):
-            found = bins[start]
-            # Most often the last one has room for the next as well.
-            if cpus <= found.cpus and memory <= found.memory_mib and found.fits(share) and accepts(found):
-                return start
-        asked = sum([g.count for g in gres])
+        asked = sum([g.count for g in gres]) if gres else 0
         index, last = start, len(bins)
         while index < last:
             block = index >> _BLOCK_BITS
@@ -378,9 +369,8 @@ class BinIndex:
                 if (
                     cpus <= found.cpus
                     and memory <= found.memory_mib
-                    and (not gres or asked <= sum(found.gres.values()))
                     and (found.empty or not exclusive)
-                    and found.fits(share)
+                    and (not gres or (asked <= sum(found.gres.values()) and has_gres(found.gres, gres)))
                     and accepts(found)
                 ):
                     return found.position

@@ -212,6 +212,14 @@ class Packer:
         """Undoes take_slot; the slots come first again."""
         self._free_slots[pool].extendleft(reversed(slots))
 
+    def restore(self, checkpoints: list[BinCheckpoint]) -> None:
+        """Undoes what was taken from bins, the last first."""
+        while checkpoints:
+            checkpoint = checkpoints.pop()
+            checkpoint.restore()
+            if checkpoint.bin.position >= 0:
+                self.indexes[min(checkpoint.bin.kind, BinKind.IN_FLIGHT)].reset_block(checkpoint.bin.position)
+
     def free_slot_count(self, pool: str) -> int:
         """How many slots of the pool are still free."""
         return len(self._free_slots[pool])
@@ -253,9 +261,3 @@ def find_stuck_jobs(snapshot: Snapshot) -> StuckJobs:
         frozenset([job for job, waited in late.items() if waited > BURST_START_GRACE_S]),
         frozenset([job for job, since in progress.stuck_on_burst_since.items() if now - since > BURST_START_GRACE_S]),
     )
-
-
-def restore_all(checkpoints: list[BinCheckpoint]) -> None:
-    """Gives back what was taken, the last first."""
-    while checkpoints:
-        checkpoints.pop().restore()

@@ -21,7 +21,7 @@ from burstd.planner.placement.equivalence_class import (
     NodeGroup,
     gang_layouts,
 )
-from burstd.planner.placement.first_fit import Packer, PlacementOutcome, restore_all
+from burstd.planner.placement.first_fit import Packer, PlacementOutcome
 
 GangMember = tuple[Job, EquivalenceClass]
 NodePick = Bin | tuple[EligiblePool, str]
@@ -51,7 +51,7 @@ def assign_gang(packer: Packer, gang: str, members: Sequence[GangMember]) -> Pla
         found = _cheapest_layout(packer, gang, job, job_class, outcome)
         if found is None:
             if checkpoints:
-                restore_all(checkpoints)
+                packer.restore(checkpoints)
                 # What was looked at while others of the gang stood there is to be looked at again.
                 for _, one in members:
                     one.layouts = ()

@@ -56,17 +56,19 @@ def placement_target(
     last = cache.last if cache is not None else None
     previous = last.inputs if last is not None else None
     inputs = placement_inputs(snapshot, snapshot.slurm, spot_interruptions, demand.exclusive_partitions, previous)
+    changes = sequence_changes(last.pending_jobs, demand.pending_jobs) if last is not None else None
     if last is not None and inputs.equivalent_to(last.inputs):
         last.inputs = inputs
-        changes = sequence_changes(last.pending_jobs, demand.pending_jobs)
         if changes is not None and last.supports_increment(changes, len(demand.pending_jobs)):
             return last.incremental_target(demand, changes)
     placement = Placement(snapshot, snapshot.slurm, inputs)
     if cache is not None:
         cache.last = placement
-    return placement.full_target(demand)
+    return placement.full_target(demand, (last, changes) if last is not None and changes is not None else None)
 
 
+_Former = tuple["Placement", SequenceChanges[PendingJob]]
+"""The placement before, and what has changed in the queue since."""
 _SHARED = "nodes of a job that shares it"
 _MAX_CHANGES = 1000
 """So many changes are not looked at one by one."""
@@ -78,6 +80,10 @@ class Placement:
     def __init__(self, snapshot: Snapshot, slurm: SlurmView, inputs: PlacementInputs) -> None:
         self.inputs = inputs
         self.pending_jobs: tuple[PendingJob, ...] = ()
+        self.placed_anew = 0
+        """How many of them were looked at; the others stayed left out, as they were before."""
+        self.left_out_from = 0
+        """From here on all of them are left out, each for its class alone."""
         self._snapshot = snapshot
         self._slurm = slurm
         self._offers = usable_by_pool(inputs.evaluations)
@@ -91,10 +97,12 @@ class Placement:
         self._wants: tuple[Want, ...] = ()
         self._releases: tuple[NodeRelease, ...] = ()
 
-    def full_target(self, demand: Demand) -> Target:
-        """Places every pending job."""
+    def full_target(self, demand: Demand, former: _Former | None) -> Target:
+        """Places every pending job but those at the end that the previous placement left out, and this one would."""
         self.pending_jobs = demand.pending_jobs
-        self._count_classes(demand)
+        self._counts = _tasks_by_request(demand.pending_jobs) if former is None else former[0].counts_after(former[1])
+        for request, times in self._counts.items():
+            self._classes.class_of(request).remaining = times
         inputs = self.inputs
         self._capacity = read_capacity(
             self._snapshot, self._slurm, self._waiting_gangs(demand), inputs.dedicated, inputs.node_users
@@ -103,7 +111,7 @@ class Placement:
         users_matter = bool(inputs.exclusive_partitions)
         self._packer = Packer(inputs.stuck_jobs, self._capacity, self._waiting(demand), users_matter=users_matter)
         self._verdicts = VerdictWriter(self._snapshot, self.inputs.evaluations, self._classes, self._packer)
-        on_new_node = self._assign_all(demand.pending_jobs)
+        on_new_node = self._assign_queue(former)
         for pending, found in on_new_node if self._spot_interruptions else ():
             # Which offer comes first for a new node hangs on all the jobs that share it.
             interruptions = self._interruptions(job.id for job in found.jobs)
@@ -150,7 +158,7 @@ class Placement:
         """The target after such changes."""
         if not len(changes):
             return self._target(demand)
-        self.pending_jobs = demand.pending_jobs
+        self.pending_jobs, self._counts = demand.pending_jobs, self.counts_after(changes)
         self._last_remarks = None
         for job_class in self._classes.by_request.values():
             if job_class.exhausted:
@@ -164,6 +172,7 @@ class Placement:
             if not job_class.exhausted:
                 job_class.remaining += 1
                 unfilled.add(job_class)
+        left_out_from = _shifted(self.left_out_from, changes)
         if changes.added:
             self._assigned = dict(self._assigned)
             self._assign_all([ask for _, ask in changes.added])
@@ -172,7 +181,10 @@ class Placement:
             if job_class in unfilled and not pending.takes_capacity:
                 job_class.exhausted_at = at
         if any(ask.takes_capacity for _, ask in changes.added):
+            # Only what has come at the end does.
+            left_out_from = len(self.pending_jobs)
             self._sum_up()
+        self.placed_anew, self.left_out_from = len(changes.added), left_out_from
         return self._target(demand)
 
     def _sum_up(self) -> None:
@@ -216,15 +228,36 @@ class Placement:
             frozenset(consumer for claim in claims for consumer in (*claim.jobs, claim.gang)) | self.inputs.bound.keys()
         )
 
-    def _count_classes(self, demand: Demand) -> None:
-        """How many jobs each class has."""
-        for request, times in Counter(map(attrgetter("request"), demand.pending_jobs)).items():
-            self._classes.class_of(request).remaining = times
-        for pending in demand.pending_jobs:
-            if pending.tasks > 1 or pending.other_components:
-                self._classes.class_of(pending.request).remaining += pending.tasks - 1
-                for _, request in pending.other_components:
-                    self._classes.class_of(request).remaining += pending.tasks
+    def counts_after(self, changes: SequenceChanges[PendingJob]) -> Counter[ResourceRequest]:
+        """How many tasks each request has after such changes."""
+        added, removed = ([pending for _, pending in some] for some in (changes.added, changes.removed))
+        return self._counts + _tasks_by_request(added) - _tasks_by_request(removed)
+
+    def _assign_queue(self, former: _Former | None) -> list[tuple[PendingJob, Bin]]:
+        """Places the queue, until all the rest of it stays left out; returns what ``_assign_all`` does."""
+        queue = self.pending_jobs
+        at, step = len(queue), len(self._classes.by_request) + 1
+        if former is not None:
+            previous, changes = former
+            begin = max(previous.left_out_from, *(n + 1 for n, _ in changes.removed[-1:]), 0)
+            at = max(at - (len(previous.pending_jobs) - begin), *(n + 1 for n, _ in changes.added[-1:]), 0)
+        on_new_node = self._assign_all(queue[:at])
+        while at < len(queue) and former is not None and not self._leaves_out_rest_of(former[0]):
+            on_new_node += self._assign_all(queue[at : at + step])
+            at += step
+        self.placed_anew, self._queue_position = min(at, len(queue)), len(queue)
+        return on_new_node
+
+    def _leaves_out_rest_of(self, previous: Placement) -> bool:
+        """True where jobs that were left out before have no room now either, and the same is said of them."""
+        classes = self._classes.by_request
+        for request, before in previous._classes.by_request.items():
+            now = classes.get(request)
+            if not before.exhausted or now is None or not now.remaining:
+                continue
+            if not now.exhausted or now.rejection != before.rejection:
+                return False
+        return self._packer.tracked_jobs <= previous._packer.tracked_jobs
 
     def _assign_all(self, pending_jobs: Sequence[PendingJob]) -> list[tuple[PendingJob, Bin]]:
         """Places pending jobs, in their order, and says so; returns those that get one new node, and the node."""
@@ -239,6 +272,7 @@ class Placement:
                 or (tracked_jobs and pending.job.id in tracked_jobs)
             ):
                 pending.takes_capacity = True
+                self.left_out_from = queue_position + 1
                 self._assign(packer, verdicts, pending, queue_position, on_new_node)
                 continue
             found = None if job_class.exhausted else packer.assign_one(pending.job, job_class, queue_position)
@@ -249,6 +283,7 @@ class Placement:
                 verdict = job_class.rejection or verdicts.rejection(job_class)
             else:
                 pending.takes_capacity = True
+                self.left_out_from = queue_position + 1
                 verdict = found.verdict or verdicts.verdict_on_bin(found)
                 if found.kind is not BinKind.NEW:
                     assigned[pending.job.id] = (found.name,)
@@ -395,6 +430,17 @@ class Placement:
             slots=tuple([b.name for b in bins]),
             accounts=accounts,
         )
+
+
+def _tasks_by_request(pending_jobs: Sequence[PendingJob]) -> Counter[ResourceRequest]:
+    """How many tasks each request has."""
+    counts = Counter(map(attrgetter("request"), pending_jobs))
+    for pending in pending_jobs:
+        if pending.tasks > 1 or pending.other_components:
+            counts[pending.request] += pending.tasks - 1
+            for _, request in pending.other_components:
+                counts[request] += pending.tasks
+    return counts
 
 
 def _shifted(at: int, changes: SequenceChanges[PendingJob]) -> int:

@@ -12,6 +12,7 @@ from burstd.planner.offers.offers import OfferEvaluation, free_slots_reason, no_
 from burstd.planner.placement.bins import Bin, BinKind
 from burstd.planner.placement.equivalence_class import EligiblePool, EquivalenceClass, EquivalenceClasses
 from burstd.planner.placement.first_fit import BURST_START_GRACE_S, Packer, PlacementOutcome
+from burstd.planner.placement.inputs import usable_by_pool
 
 _CLAIM_PROGRESS = {
     ClaimState.PLANNED: "planned",
@@ -39,6 +40,7 @@ class VerdictWriter:
     ) -> None:
         self._pools = snapshot.pools
         self._evaluations = evaluations
+        self._usable = usable_by_pool(evaluations)
         self._classes = classes
         self._packer = packer
         self._free_slots = {name: packer.free_slot_count(name) for name in snapshot.pools}
@@ -74,8 +76,7 @@ class VerdictWriter:
 
         ``times``: how often machines were taken from one of them, if it avoids spot for it.
         """
-        offers = tuple(j.offer for j in self._evaluations[found.pool] if j.offer is not None and not j.rejected_because)
-        offers = on_demand_first(offers) if times else offers
+        offers = on_demand_first(self._usable[found.pool]) if times else self._usable[found.pool]
         why = on_demand_reason(offers, times, whose)
         return "boot", f"the job gets a new node in pool {found.pool}: {found.name}, {offers[0].id}{why}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from functools import cached_property
 
 from burstd.domain.plan import SetQuotaPreemption
 from burstd.domain.plugins.policy import Target
@@ -88,15 +89,23 @@ class _Given:
     """Nodes with room, nodes on their way and nodes about to be started, as they were given to jobs."""
 
     def __init__(self, target: Target, snapshot: Snapshot) -> None:
+        self._target = target
         self._snapshot = snapshot
-        self._by_id: dict[str, set[str]] = {}
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, set[str]]:
         """By the job, its array or its het job."""
-        for key, names in target.placements.items():
-            self._by_id.setdefault(key.partition("_")[0], set()).update(names)
-        for want in target.wants:
+        found: dict[str, set[str]] = {}
+        for key, names in self._target.placements.items():
+            found.setdefault(key.partition("_")[0], set()).update(names)
+        for want in self._target.wants:
             for job_id in want.jobs:
-                self._by_id.setdefault(job_id, set()).update(want.slots)
-        self._slots: Mapping[str, Shape] = {slot: pool.shape for pool in snapshot.pools.values() for slot in pool.slots}
+                found.setdefault(job_id, set()).update(want.slots)
+        return found
+
+    @cached_property
+    def _slots(self) -> Mapping[str, Shape]:
+        return {slot: pool.shape for pool in self._snapshot.pools.values() for slot in pool.slots}
 
     def nodes(self, job: Job) -> set[str]:
         """Those of a job, or of any task of its array."""
