@@ -60,6 +60,8 @@ class DaemonInfo:
     """Path of the settings file in use."""
     policy_durations_s: Mapping[str, float] = field(default_factory=dict)
     """How long each policy took for the last decision, in the order of the chain."""
+    standbys: str = ""
+    """The heads that wait to take over, and when each was seen; empty: there is none."""
 
 
 def _set_event() -> Event:

@@ -60,9 +60,16 @@ class ExitCode(IntEnum):
     """The daemon cannot be reached, or cannot answer now."""
     FORBIDDEN = 4
     NOT_FOUND = 5
+    STANDBY = 75
+    """The other head leads: ask there."""
 
 
-EXIT_CODE_BY_STATUS = {403: ExitCode.FORBIDDEN, 404: ExitCode.NOT_FOUND, 409: ExitCode.NEGATIVE, 422: ExitCode.USAGE}
+OF_STANDBY = 421
+"""HTTP's status of what is the leader's to answer."""
+EXIT_CODE_BY_STATUS = {
+    403: ExitCode.FORBIDDEN, 404: ExitCode.NOT_FOUND, 409: ExitCode.NEGATIVE, OF_STANDBY: ExitCode.STANDBY,
+    422: ExitCode.USAGE,
+}  # fmt: skip
 """By HTTP status."""
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -26,10 +27,14 @@ from burstd.api.server import ApiServer
 from burstd.daemon import components as make
 from burstd.daemon.commands import CommandHandler
 from burstd.daemon.components import DaemonComponents
+from burstd.daemon.heads import HeadWatch, describe_head
 from burstd.daemon.leading import guard_commands, guard_provider, lead
 from burstd.daemon.loop import DaemonLoop
+from burstd.daemon.relay import relayed_calls
 from burstd.daemon.settings_in_force import LoadedSettings, PolicyReloader, refuse_without_staging, runtime_config
+from burstd.daemon.standby import Standby
 from burstd.db import Store
+from burstd.db.leadership import Leadership
 from burstd.db.record_mark import RecordMark
 from burstd.domain.cloud.offer import Pool
 from burstd.domain.plugins.provider import Provider
@@ -83,27 +88,39 @@ _GC_THRESHOLD = 100_000
 
 def run_daemon(loaded: LoadedSettings) -> None:
     """Runs the daemon until a signal ends it. Raises BurstdError where it cannot start."""
-    settings = loaded.settings
-    logs.set_up(settings.daemon.log_format, settings.daemon.log_level)
+    daemon = loaded.settings.daemon
+    logs.set_up(daemon.log_format, daemon.log_level)
     with ExitStack() as stack:
-        _run(loaded, stack, assemble(loaded, stack))
+        lock = sockets.single_instance(daemon.state_dir)
+        stack.callback(lock.release)
+        notifier = Notifier()
+        stack.callback(notifier.close)
+        leadership = control = None
+        if daemon.standby:
+            leadership = Leadership.open(loaded.settings.database, loaded.settings.cluster, socket.gethostname())
+            stack.callback(leadership.close)
+            control = sockets.listen(daemon.runtime_dir / "control.sock")
+            to_lead = Standby(loaded, VERSION, leadership, notifier).wait(control)
+            if to_lead is None:
+                return
+            loaded = to_lead
+        _run(loaded, stack, assemble(loaded, stack, leadership), notifier, leadership, control)
 
 
-def assemble(loaded: LoadedSettings, stack: ExitStack) -> DaemonComponents:
+def assemble(loaded: LoadedSettings, stack: ExitStack, leadership: Leadership | None = None) -> DaemonComponents:
     """All parts of the daemon but its control interface and its loop; nothing is asked of Slurm or a cloud yet.
 
-    Raises BurstdError where it cannot start.
+    ``leadership``: this head's, where it waited for it. Raises BurstdError where it cannot start.
     """
     settings = loaded.settings
-    lock = sockets.single_instance(settings.daemon.state_dir)
-    stack.callback(lock.release)
     clock = SteadyClock()
-    leadership = lead(settings, hashlib.sha256(loaded.path.read_bytes()).hexdigest(), VERSION, stack)
+    if leadership is None:
+        leadership = lead(settings, hashlib.sha256(loaded.path.read_bytes()).hexdigest(), VERSION, stack)
     store = Store.open(settings.database, clock, leadership)
     stack.callback(store.close)
     store.idle_mode = settings.bill.idle
     refuse_without_staging(settings, store)
-    record_mark = RecordMark(settings.daemon.state_dir / "record.mark", store)
+    record_mark = RecordMark(settings.kept_dir / "record.mark", store)
     set_clock(clock, store)
     if doubt := record_mark.doubt_record():
         log.error("the record is in doubt", why=doubt)
@@ -290,7 +307,27 @@ def _validator(node_validator: SlurmNodeValidator, staging: StagingService | Non
     return StorageNodeValidator(node_validator, settings.storage_keys_dir, staging.storage_node_specs)
 
 
-def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents) -> None:
+def _lead_a_standby(
+    leadership: Leadership, settings: Settings, reloader: PolicyReloader, wake: Wake, stack: ExitStack
+) -> HeadWatch:
+    """Looks for the standby, and answers what Slurm asks there."""
+    watch = HeadWatch(leadership, lambda: describe_head(leadership.host, VERSION, reloader.written))
+    watch.start()
+    stack.callback(watch.stop)
+    calls = relayed_calls(settings, wake)
+    calls.start()
+    stack.callback(calls.stop)
+    return watch
+
+
+def _run(
+    loaded: LoadedSettings,
+    stack: ExitStack,
+    components: DaemonComponents,
+    notifier: Notifier,
+    leadership: Leadership | None,
+    control_socket: socket.socket | None,
+) -> None:
     settings, reconciler = loaded.settings, components.reconciler
     started = components.clock.now()
     components.store.log_event("daemon", new="started", reason=f"burstd {VERSION} with {loaded.path}")
@@ -300,7 +337,8 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
 
     def daemon_info(of_loop: tuple[str, ...]) -> DaemonInfo:
         of_page = (page.alarm,) if page is not None and page.alarm else ()
-        alarms = (*of_loop, *reloader.alarms, *metrics.alarms(), *of_page, *notifications.alarms())
+        of_heads = heads.alarms if heads is not None else ()
+        alarms = (*of_loop, *reloader.alarms, *metrics.alarms(), *of_page, *notifications.alarms(), *of_heads)
         return DaemonInfo(
             VERSION,
             settings.cluster,
@@ -313,6 +351,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
                 for policy in reloader.policies
                 if policy.last_evaluation.evaluated_at
             },
+            heads.standbys() if heads is not None else "",
         )
 
     reader = components.store.reader()
@@ -337,6 +376,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     )
     checks = ProviderChecks(components.providers, components.workers)
     reloader = PolicyReloader(loaded, reconciler, components.store, components.reload)
+    heads = _lead_a_standby(leadership, settings, reloader, components.wake, stack) if leadership is not None else None
     backend = Backend(
         reader=reader,
         clock=components.clock,
@@ -363,7 +403,7 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     runtime_dir = settings.daemon.runtime_dir
     control = ApiServer(
         create_api_app(backend, Authorizer(settings.daemon.admin_group), install_pages),
-        sockets.listen(runtime_dir / "control.sock"),
+        control_socket or sockets.listen(runtime_dir / "control.sock"),
         sockets.listen_for_admins(runtime_dir / "admin.sock", settings.daemon.admin_group),
     )  # fmt: skip
     # What is answered tells of the page too.
@@ -392,8 +432,6 @@ def _run(loaded: LoadedSettings, stack: ExitStack, components: DaemonComponents)
     wake_sources = components.wake_sources
     wake_sources.start()
     stack.callback(wake_sources.stop)
-    notifier = Notifier()
-    stack.callback(notifier.close)
     metrics.start()
     stack.callback(metrics.stop)
 

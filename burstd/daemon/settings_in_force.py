@@ -123,6 +123,11 @@ class PolicyReloader:
         self.take_projects()
 
     @property
+    def written(self) -> Settings:
+        """Those in force, without what ``burstctl project`` has changed; from any thread."""
+        return self._written
+
+    @property
     def written_projects(self) -> Mapping[str, ProjectSettings]:
         """Those of burstd.toml, as they are there."""
         return self._written.projects

@@ -12,7 +12,7 @@ from burstd.db.errors import StoreBroken, StoreNewer
 if TYPE_CHECKING:
     from alembic.config import Config
 
-SCHEMA_VERSION = "0027"
+SCHEMA_VERSION = "0028"
 """The schema that this program reads and writes."""
 _SCRIPTS = Path(__file__).parent / "migrations"
 

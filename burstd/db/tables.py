@@ -463,6 +463,23 @@ class HeadTableRow(TableRow, table=True):
     alarms: tuple[str, ...] = Field(sa_type=Stored(lambda words: tuple(json.loads(words)), to_json_text))
 
 
+class RelayedCallRow(TableRow, table=True):
+    """A call of one of Slurm's programs at a head that does not lead. ``asked`` by the database's clock.
+
+    ``answer``: empty, until the leader has given one; nobody needs the row after that.
+    """
+
+    __tablename__ = "relayed_call"
+    id: str = _text(key=True)
+    cluster: str = _text()
+    program: str = _text()
+    line: str = _text()
+    asked: float
+    state: str = _text()
+    """``asked`` or ``taken``: by the leader, who answers it."""
+    answer: str = _text()
+
+
 class MetadataRow(TableRow, table=True):
     """Single words about the cluster: its name, whether burstd is paused ..."""
 
@@ -471,11 +488,14 @@ class MetadataRow(TableRow, table=True):
     value: str = _text()
 
 
-SPENDING, LAUNCH_REQUEST, USER_DATA, SCALE_OVERRIDE, DRAINED_SLOT, BREAKER, PROJECT, METADATA, LEADER, HEAD = (
+SPENDING, LAUNCH_REQUEST, USER_DATA, SCALE_OVERRIDE, DRAINED_SLOT, BREAKER, PROJECT, METADATA = (
     TableRow.metadata.tables[str(row.__tablename__)]
     for row in (
         SpendingRow, LaunchRequestRow, UserDataRow, ScaleOverrideRow, DrainedSlotRow, BreakerRow, ProjectRow,
-        MetadataRow, LeaderTableRow, HeadTableRow,
+        MetadataRow,
     )
 )  # fmt: skip
 """Their tables, for conditions."""
+LEADER, HEAD, RELAYED_CALL = (
+    TableRow.metadata.tables[str(row.__tablename__)] for row in (LeaderTableRow, HeadTableRow, RelayedCallRow)
+)

@@ -24,7 +24,7 @@ from burstd.settings.fields import Section
 from burstd.settings.frameworks import framework_faults, frameworks_of
 from burstd.settings.idle_gpus import idle_gpu_faults
 from burstd.settings.projects import project_faults, projects_of
-from burstd.settings.sections import PoolSettings, Settings
+from burstd.settings.sections import DaemonSettings, PoolSettings, Settings
 from burstd.settings.site import site_cost_faults
 from burstd.settings.toml_source import KeyPath, TomlSource, key_lines
 
@@ -86,6 +86,7 @@ def parse_settings(
         faults += framework_faults(settings.frameworks, settings.pools)
         faults += site_cost_faults(settings.site.cost)
         faults += idle_gpu_faults(settings.idle_gpus, settings.sampler)
+        faults += _standby_faults(settings.daemon)
     if settings is not None and check_files:
         faults += secret_faults(settings)
         faults += _check_folder_faults(settings)
@@ -93,6 +94,18 @@ def parse_settings(
         raise SettingsError(source, faults)
     settings._source, settings._warnings = source, tuple(warnings)  # noqa: SLF001  only this room sets them
     return settings
+
+
+def _standby_faults(daemon: DaemonSettings) -> Iterator[SettingsFault]:
+    """What two heads cannot do without."""
+    if not daemon.standby:
+        return
+    if not daemon.database.startswith("postgres"):
+        text = "needs a database that both heads reach: set database to a postgresql:// URL, or remove standby"
+        yield SettingsFault(("daemon", "standby"), text)
+    if daemon.shared_dir is None:
+        text = "needs shared_dir, a folder on storage that both heads mount: burstd's ssh key and host keys lie there"
+        yield SettingsFault(("daemon", "standby"), text)
 
 
 def _check_folder_faults(settings: Settings) -> Iterator[SettingsFault]:

@@ -128,6 +128,8 @@ class DaemonSettings(Section):
     runtime_dir: AbsolutePath = Field(default=Path("/run/burstd"), json_schema_extra=RESTART)
     spool_dir: AbsolutePath = Field(default=Path("/var/spool/burstd"), json_schema_extra=RESTART)
     database: Annotated[str, AfterValidator(_no_password)] = Field(default="", json_schema_extra=RESTART)
+    standby: bool = Field(default=False, strict=True, json_schema_extra=RESTART)
+    shared_dir: AbsolutePath | None = Field(default=None, json_schema_extra=RESTART)
     retention_days: Count = 400
     admin_group: str = Field(default="burstd", json_schema_extra=RESTART)
     log_format: Literal["text", "json"] = Field(default="text", json_schema_extra=RESTART)
@@ -363,24 +365,29 @@ class Settings(Section):
         return self.daemon.database or str(self.daemon.state_dir / "burstd.db")
 
     @property
+    def kept_dir(self) -> Path:
+        """Where the files are that belong to the cluster, not to one head."""
+        return self.daemon.shared_dir or self.daemon.state_dir
+
+    @property
     def ssh_key(self) -> Path:
         """burstd's private ssh key; made at the first start where the setting is left out."""
-        return self.node.ssh_key or self.daemon.state_dir / "ssh_key"
+        return self.node.ssh_key or self.kept_dir / "ssh_key"
 
     @property
     def host_keys_dir(self) -> Path:
         """Where the host keys of machines at work are, a file for each."""
-        return self.daemon.state_dir / "host_keys"
+        return self.kept_dir / "host_keys"
 
     @property
     def job_folder_key(self) -> Path:
         """What the names of jobs' folders are drawn from."""
-        return self.daemon.state_dir / "job-folders.key"
+        return self.kept_dir / "job-folders.key"
 
     @property
     def storage_keys_dir(self) -> Path:
         """Where the keys of storage nodes are that burstd has launched."""
-        return self.daemon.state_dir / "storage"
+        return self.kept_dir / "storage"
 
     @property
     def files_beside_database(self) -> tuple[Path, ...]:

@@ -145,7 +145,7 @@ def write_former_stages(connection: Connection) -> None:
 
 def write_former_schema(connection: Connection, revision: str) -> None:
     """The tables of a burstd of before, and the log's key; from 0005 on words changed, checkpoints and volumes came."""
-    for table in ("leader", "head", "site_run", "site_charge", "closed_month", "charge"):
+    for table in ("relayed_call", "leader", "head", "site_run", "site_charge", "closed_month", "charge"):
         connection.execute(text(f"DROP TABLE {table}"))
     connection.execute(text("ALTER TABLE ended_job DROP COLUMN submitted"))
     connection.execute(text("DROP TABLE claim_run"))

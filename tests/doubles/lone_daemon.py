@@ -53,14 +53,14 @@ class LoneDaemon:
         self.settings.write_text(_SETTINGS.format(folder=folder))
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, before: str = "", umask: int = 0o022) -> None:
-        """Starts it; raises AssertionError with its log where it does not run within a minute."""
+    def start(self, before: str = "", umask: int = 0o022, words: str = "burstd runs") -> None:
+        """Starts it; raises AssertionError with its log where that has not the words within a minute."""
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _CODE.format(before=before), "--config", str(self.settings)],
                 stdout=log, stderr=log, umask=umask, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )  # fmt: skip
-        self.wait_for("burstd runs")
+        self.wait_for(words)
 
     def wait_for(self, words: str) -> None:
         """Until its log has the words."""

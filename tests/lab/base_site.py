@@ -43,8 +43,9 @@ class BaseSite(ABC):
     ``settings`` are more lines of burstd.toml. With ``staging`` (more lines of ``[staging]``, or an empty text) jobs'
     data goes through a storage node: one that is there, or with ``launch`` (more lines of its store) one that burstd
     launches in the cloud. ``shared`` is a folder of this machine whose ``home`` and ``burst`` the head and the nodes on
-    premises share, as their homes and as staging's ``job_dir``. With ``containers`` nodes have Apptainer, the
-    head can convert images, and slurmctld has burstd's job_submit.lua, as with ``workdir_partitions``, in which every
+    premises share, as their homes and as staging's ``job_dir``; the head has ``binds`` as well. With ``containers``
+    nodes have Apptainer, the head can convert images, and slurmctld has burstd's job_submit.lua, as with
+    ``workdir_partitions``, in which every
     batch job's working directory is staged, and with ``brokered``, in which jobs may require machines by their comment.
     sbatch tells at a terminal what jobs of the partitions ``quoted`` meet.
     ``projects`` are Slurm's half of them; the ``onprem`` nodes on premises
@@ -67,6 +68,7 @@ class BaseSite(ABC):
         staging: str | None = None,
         launch: str | None = None,
         shared: Path | None = None,
+        binds: Sequence[BindMount] = (),
         containers: bool = False,
         workdir_partitions: tuple[str, ...] = (),
         brokered: tuple[str, ...] = (),
@@ -82,6 +84,7 @@ class BaseSite(ABC):
         self._staging = staging
         self._launch = launch
         self._shared = shared
+        self._binds = tuple(binds)
         self._containers = containers
         self._workdir_partitions = workdir_partitions
         self._brokered = brokered
@@ -125,7 +128,7 @@ class BaseSite(ABC):
             pools=self.pools,
             users=self.users,
             head_layers=[*node_layers, *burstd],
-            head_binds=shared,
+            head_binds=(*shared, *self._binds),
             onprem_binds=shared,
             onprem_layers=node_layers,
             head_setup=[_IMAGE_ACCOUNT] if self._containers else [],

@@ -54,7 +54,7 @@ def _is_policy(path: Path) -> bool:
 
 
 # Keys without a default of their own: the example shows what one would write.
-SHOWN_ONLY = {"bin_dir", "conf", "ssh_key", "munge_socket", "user_data", "check_folder", "file_sd"}
+SHOWN_ONLY = {"bin_dir", "conf", "ssh_key", "munge_socket", "user_data", "check_folder", "file_sd", "shared_dir"}
 
 
 def test_the_example_loads_as_it_is() -> None:

@@ -27,6 +27,8 @@ class DaemonView(AnswerView):
     paused: str
     paused_by: str = ""
     paused_since: OptionalTime = None
+    standbys: str = ""
+    """The heads that wait to take over, and when each was seen; empty: there is none."""
 
 
 class SlurmStateView(ReachabilityView):

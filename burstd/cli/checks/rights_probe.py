@@ -79,7 +79,9 @@ def _plugins(file: str) -> PluginRegistry:
 
 
 def _tried(settings: Settings, plugins: PluginRegistry, clouds: Sequence[str]) -> Iterator[SlurmConfFinding]:
-    yield from _state(settings.daemon.state_dir)
+    yield from _state("daemon.state_dir", settings.daemon.state_dir)
+    if settings.daemon.shared_dir is not None:
+        yield from _state("daemon.shared_dir", settings.daemon.shared_dir)
     yield from worker_and_store_findings(settings, plugins)
     yield from mount_worker_findings(settings)
     pools = [*build_pools(settings, expand).values()]
@@ -109,13 +111,13 @@ def _own_files(file: Path, plugins: PluginRegistry, given: Sequence[str]) -> Ite
             )  # fmt: skip
 
 
-def _state(folder: Path) -> Iterator[SlurmConfFinding]:
-    """The folder of the record; nothing where burstd has not been started yet, which makes it."""
+def _state(subject: str, folder: Path) -> Iterator[SlurmConfFinding]:
+    """The folder of the record, or of the keys; nothing where burstd has not been started yet, which makes it."""
     if not folder.exists():
         return
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
-    subject, breaks = "daemon.state_dir", "burstd does nothing that it cannot write down"
+    breaks = "burstd does nothing that it cannot write down"
     if not os.access(folder, os.W_OK | os.X_OK):
         me = current_user()
         yield SlurmConfFinding(

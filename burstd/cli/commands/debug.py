@@ -91,8 +91,9 @@ class _Report:
         """What the daemon is asked for by the node's name: the claim, or where none is known the name."""
         self._missing: dict[str, str] = {}
         self._settings, self._settings_error = _read_settings(config)
-        state_dir = Path(str(self._settings.get("daemon", {}).get("state_dir", "/var/lib/burstd")))
-        keys = (Path("/etc/munge/munge.key"), *(state_dir / name for name in ("ssh_key", "job-folders.key")))
+        daemon = self._settings.get("daemon", {})
+        kept_dir = Path(str(daemon.get("shared_dir") or daemon.get("state_dir", "/var/lib/burstd")))
+        keys = (Path("/etc/munge/munge.key"), *(kept_dir / name for name in ("ssh_key", "job-folders.key")))
         self._scrubber = Scrubber(self._settings, keys, os.environ)
 
     def refuse_what_is_not_the_callers(self) -> None:

@@ -19,12 +19,13 @@ from burstd.api.answers.text import (
     remaining_text,
 )
 from burstd.cli.output import Cell, ConsoleOutput, faint_zero, styled_state
-from burstd.cli.session import ApiClient
+from burstd.cli.session import OF_STANDBY, ApiClient, DaemonUnreachable, ExitCode
 from burstd.cli.watch import listing
 from burstd.domain.units import size_text
 
 if TYPE_CHECKING:
     from burstd.api.answers.base import ReachabilityView
+    from burstd.api.answers.standby import StandbyView
     from burstd.api.answers.status import (
         BreakerView,
         PoolView,
@@ -46,9 +47,24 @@ _OK = Text("ok", "green")
 @listing
 def status(burstd: ApiClient) -> None:
     """Nodes wanted, booting, open and leaving; waiting jobs and why they wait; the cost per hour."""
+    from burstd.api.answers.standby import StandbyView
     from burstd.api.answers.status import StatusView
 
-    burstd.show(StatusView, burstd.get_json("/status"), print_status)
+    try:
+        found, answer = burstd.request_status("GET", "/status")
+    except DaemonUnreachable as error:
+        burstd.fail(ExitCode.UNREACHABLE, str(error))
+    if found == OF_STANDBY:
+        burstd.show(StandbyView, burstd.get_json("/standby"), _print_standby)
+    else:
+        burstd.show(StatusView, burstd.answer_or_exit(found, answer), print_status)
+
+
+def _print_standby(out: ConsoleOutput, answer: StandbyView) -> None:
+    leader = f"the leader is {answer.leader}" if answer.leader else "no head leads now"
+    out.line((f"burstd {answer.version}", "bold"), f" on {answer.cluster}, standby on {answer.host}: {leader}")
+    for alarm in answer.alarms:
+        out.note(f"! {alarm}", "bold red")
 
 
 def print_status(out: ConsoleOutput, answer: StatusView) -> None:
@@ -81,6 +97,8 @@ def _print_daemon(out: ConsoleOutput, answer: StatusView) -> None:
         f" on {daemon.cluster}, up {duration_text(daemon.up_s)}, {seen}, now ",
         (f"{money_sums_text(answer.cost_per_hour)}/h", "bold"),
     )
+    if daemon.standbys:
+        out.note(f"standby: {daemon.standbys}")
     if daemon.paused:
         since = f" for {elapsed_text(daemon.paused_since, now)}, by {daemon.paused_by}" if daemon.paused_since else ""
         out.note(f"on hold{since}: no node is booted or terminated (burstctl unhold): {daemon.paused}", "bold yellow")

@@ -6,13 +6,13 @@ Both need to be told by slurmctld where things are and who SlurmUser is, so they
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from burstd.domain.clock import Clock
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
-from burstd.runtime.wake import Wake
 from burstd.settings import Settings
 from burstd.slurm.commands.controller import read_controller_config
 from burstd.slurm.commands.run import SlurmCommands
@@ -27,7 +27,7 @@ RETRY_S = 15.0
 class WakeSources:
     """Started once, tended at every loop."""
 
-    def __init__(self, settings: Settings, commands: SlurmCommands, clock: Clock, wake: Wake) -> None:
+    def __init__(self, settings: Settings, commands: SlurmCommands, clock: Clock, wake: Callable[[], None]) -> None:
         self._settings = settings
         self._commands = commands
         self._clock = clock

@@ -123,6 +123,19 @@ def parse_stage_call(line: bytes) -> StageCall | None:
         return None
 
 
+def encode_stage_call(call: StageCall) -> bytes:
+    """A line that ``parse_stage_call`` reads."""
+    said = {"hook": call.hook, "job": call.job_id, "uid": call.uid, "gid": call.gid, "script": call.script,
+            "hurry": call.hurry, "info": dict(call.info), "text": call.text}  # fmt: skip
+    return json.dumps(said).encode() + b"\n"
+
+
+def parse_stage_reply(line: bytes) -> StageReply:
+    """What ``StageReply.encode`` wrote. Raises ValueError, KeyError, TypeError."""
+    said = json.loads(line)
+    return StageReply(said["result"], said["text"], said["env"])
+
+
 class StageServer:
     """Calls ``handle`` for each question, in a thread of its own: it may block, up to half a minute, then say "again".
 
