@@ -501,7 +501,7 @@ def test_months_that_were_closed_without_volumes_keep_their_hash(place: str) -> 
             for later in ("DROP INDEX ix_staging_array_task", "ALTER TABLE staging DROP COLUMN array_task"):
                 connection.execute(text(later))
             connection.execute(text("ALTER TABLE charge DROP COLUMN bytes_out"))  # of a later revision
-            for table in ("leader", "head"):
+            for table in ("relayed_call", "leader", "head"):
                 connection.execute(text(f"DROP TABLE {table}"))
             connection.execute(text("UPDATE alembic_version SET version_num = '0022'"))
     with open_store(place, clock) as store:

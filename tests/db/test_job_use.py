@@ -86,6 +86,7 @@ def test_rows_without_the_start_by_slurm_are_kept(place: str, clock: ManualClock
                 "DROP TABLE job_use",
                 "ALTER TABLE former RENAME TO job_use",
                 "ALTER TABLE ended_job DROP COLUMN submitted",
+                "DROP TABLE relayed_call",
                 "DROP TABLE leader",
                 "DROP TABLE head",
                 "DROP TABLE closed_month",

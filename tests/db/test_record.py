@@ -223,7 +223,7 @@ def test_a_purge_forgets_what_ended_and_nothing_that_lives(store: Store, clock: 
 
 
 def test_what_is_written_goes_through_one_door() -> None:
-    """Database.batch, which finds the epoch of its head there first. Else: making SQLite's schema, and epochs."""
+    """Database.batch, which finds the epoch of its head there first. Else: SQLite's schema, epochs, Slurm's calls."""
     doors = re.compile(r"\.begin\(|\.commit\(|AUTOCOMMIT")
     folder = Path(burstd.db.__file__).parent
     found = {
@@ -231,4 +231,4 @@ def test_what_is_written_goes_through_one_door() -> None:
         for path in folder.rglob("*.py")
         if "migrations" not in path.parts and (met := doors.findall(path.read_text(encoding="utf-8")))
     }
-    assert found == {"database.py": 2, "leadership.py": 4}
+    assert found == {"database.py": 2, "leadership.py": 4, "relay.py": 1}
