@@ -13,6 +13,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
@@ -105,7 +106,8 @@ class Leadership:
             "tcp_user_timeout": round(lost_s * 1000),
             "client_connection_check_interval": 2000,
         }
-        arguments = connect_args(url, "burstd-leadership", server)
+        # Each question is one round trip: to prepare a statement is another.
+        arguments = connect_args(url, "burstd-leadership", server) | {"prepare_threshold": None}
         self._engine = make_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
         self._connection: Connection | None = None
         self._turn = threading.Lock()
@@ -241,6 +243,10 @@ class Leadership:
         self._closed.set()
         self._proved = _NEVER
         with self._turn:
+            if self._connection is not None:
+                # The server frees it a moment after the connection's end; by then the next head may have asked in vain.
+                with suppress(DBAPIError):
+                    self._connection.execute(select_rows(func.pg_advisory_unlock_all()))
             self._disconnect()
 
     def __enter__(self) -> Self:
@@ -332,7 +338,8 @@ class Leadership:
                     failed = True
                 watched, wait_s = select.poll(), RETRY_S
                 if self._connection is not None:
-                    wait_s = self._ping_s
+                    # Since it was asked: the server ends a connection that is idle for longer than a slow answer takes.
+                    wait_s = max(0.0, self._proved + self._ping_s - monotonic())
                     driver: Any = self._connection.connection.driver_connection
                     watched.register(driver.fileno(), select.POLLIN)
             watched.poll(wait_s * 1000)
