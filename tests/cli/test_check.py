@@ -495,11 +495,38 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
     (tmp_path / "burst_buffer.conf").write_text("Directive=BB\n")
     shutil.rmtree(store)
     found = staging_faults(run, file)
-    assert found.pop("BurstBufferType")["found"] == "not set"
-    assert found.pop(f"{tmp_path}/burst_buffer.lua")["advice"]
-    assert found.pop(f"{tmp_path}/burst_buffer.conf")["wanted"] == "Directive=BURST"
-    assert str(store) in found.pop("store s")["found"]
-    assert found == {}
+    shipped = share_path("config", "slurm")
+    assert {subject: list(finding.values())[1:] for subject, finding in found.items()} == {
+        "BurstBufferType": [
+            "burst_buffer/lua",
+            "not set",
+            "jobs with #BURST lines start without their data; burst_buffer.lua and burst_buffer.conf must lie beside "
+            "slurm.conf before slurmctld is restarted",
+            "set BurstBufferType=burst_buffer/lua",
+            False,
+        ],
+        f"{tmp_path}/burst_buffer.lua": [
+            f"the same as {shipped}/burst_buffer.lua",
+            "a different file",
+            "after an update of burstd the old script may send requests that burstd no longer understands",
+            f"copy {shipped}/burst_buffer.lua to {tmp_path} and restart slurmctld, unless you changed it on purpose",
+            True,
+        ],
+        f"{tmp_path}/burst_buffer.conf": [
+            "Directive=BURST",
+            "another directive, or none",
+            "slurmctld does not know #BURST lines",
+            "add the line and run scontrol reconfigure",
+            False,
+        ],
+        "store s": [
+            "an answer",
+            f"the folder {store} is not there: make it, or mount its file system",
+            "no input reaches the cloud and no output comes home",
+            "check [staging.stores.s]",
+            False,
+        ],
+    }
 
     shutil.copy(share_path("config", "slurm", "job_submit.lua"), tmp_path / "job_submit.lua")
     (tmp_path / "burstd_job_submit.lua").write_text("-- runs burstd-stage as an older one does\n")

@@ -194,7 +194,8 @@ def test_a_reload_that_is_refused_fails_and_says_where(site: UnitsSite) -> None:
     site.write(CONFIG, good.replace("tick_s = 2.0", "tick_s = -2.0"))
     refused = site.systemd.run(["systemctl", "reload", "burstd.service"], check=False)
     assert refused.returncode != 0
-    assert "line 3: daemon.tick_s: must be greater than 0" in site.daemon_log()
+    words = "has 1 fault:\n  line 3: daemon.tick_s: must be greater than 0 (it is -2.0)\n"
+    assert f"burstctl: /etc/burstd/burstd.toml {words}" in site.daemon_log()
     site.write(CONFIG, good + "[policies.idle.pools.cpu]\nkeep_alive_s = 3\n")
     site.systemd.systemctl("reload", "burstd.service")
     assert (site.main_pid(), site.api_answers()) == (pid, True)

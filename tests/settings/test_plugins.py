@@ -113,27 +113,35 @@ def test_settings_reach_the_plug_ins_in_the_order_of_the_chain() -> None:
         ("", "['idel']", "line 2: policies.chain[0]: there is no policy 'idel'; did you mean 'idle'? installed: idle,"),
         ("[policies.idel]", "[]", "line 3: policies.idel: no policy is called 'idel'; did you mean 'idle'?"),
         ("[policies.idle]\nafter = 3", "['idle']", "line 4: policies.idle.after: there is no such key; did you mean"),
-        (
-            f"{POOL}[providers.here]\nkind = 'pods'\n[policies.idle.pools.gpuu]",
-            "['idle']",
-            "line 11: policies.idle.pools.gpuu: there is no [pools.gpuu]; did you mean 'gpu'? pools: gpu",
-        ),
-        (
-            "[policies.limits.providers.here]",
-            "['limits']",
-            "line 3: policies.limits.providers.here: there is no [providers.here]; providers: none",
-        ),
-        (
-            "[providers.s]\nkind = 'cloud'\nregion = 'a'\nurl = '10.0.0.1:80'",
-            "[]",
-            "line 6: providers.s.url: must begin with http:// or https:// (it is '10.0.0.1:80')",
-        ),
     ],
 )
 def test_what_does_not_fit_is_named_at_its_line(text: str, chain: str, says: str) -> None:
     with pytest.raises(SettingsError) as raised:
         resolve_plugins(settings(text, chain), PLUGINS)
     assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            f"{POOL}[providers.here]\nkind = 'pods'\n[policies.idle.pools.gpuu]",
+            "line 11: policies.idle.pools.gpuu: there is no [pools.gpuu]; did you mean 'gpu'? pools: gpu",
+        ),
+        (
+            "[policies.idle.providers.here]",
+            "line 3: policies.idle.providers.here: there is no [providers.here]; providers: none",
+        ),
+        (
+            "[providers.s]\nkind = 'cloud'\nregion = 'a'\nurl = '10.0.0.1:80'",
+            "line 6: providers.s.url: must begin with http:// or https:// (it is '10.0.0.1:80')",
+        ),
+    ],
+)
+def test_pools_providers_and_urls_that_cannot_be_are_told_in_these_words(text: str, line: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        resolve_plugins(settings(text, "['idle']"), PLUGINS)
+    assert line in [said.strip() for said in str(raised.value).splitlines()]
 
 
 def test_a_policy_that_is_off_keeps_its_table_and_an_unused_plug_in_is_not_imported() -> None:
