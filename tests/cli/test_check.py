@@ -501,8 +501,8 @@ def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
             "burst_buffer/lua",
             "not set",
             (
-                "jobs with #BURST lines start without their data; burst_buffer.lua and burst_buffer.conf must lie beside "
-                "slurm.conf before slurmctld is restarted"
+                "jobs with #BURST lines start without their data; burst_buffer.lua and burst_buffer.conf must lie "
+                "beside slurm.conf before slurmctld is restarted"
             ),
             "set BurstBufferType=burst_buffer/lua",
             False,
