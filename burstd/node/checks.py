@@ -335,12 +335,22 @@ def format_version(parts: tuple[int, ...]) -> str:
 
 
 def head_homes(users: Iterable[str]) -> dict[str, str]:
-    """The home directories of users that are there on this machine; of no users without one."""
+    """The home directories of users, without those that are surely not on this machine."""
     found: dict[str, str] = {}
     for name in users:
         with suppress(KeyError):
             found[name] = pwd.getpwnam(name).pw_dir
-    return {name: home for name, home in found.items() if len(home) > 1 and Path(home).is_dir()}
+    return {name: home for name, home in found.items() if len(home) > 1 and _may_be_there(home)}
+
+
+def _may_be_there(path: str) -> bool:
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # ProtectHome= of burstd's unit hides it, or its parent's mode
+    return True
 
 
 def head_user_ids(users: Iterable[str]) -> dict[str, UserIds | None]:

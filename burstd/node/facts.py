@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from burstd.domain.cloud.quoting import one_line
+from burstd.domain.mounts import contains
 from burstd.domain.plugins.shell import Shell
 from burstd.node.errors import CommandFailed
 
@@ -251,6 +252,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
     if "asked" in said.get("nvidia_smi", ()) and "answered" not in said["nvidia_smi"]:
         gpu_errors.append("nothing")
     zone = one("timezone")
+    mounts = _mounts(said)
     return MachineFacts(
         uid=number("uid") or 0,
         hostname=one("hostname"),
@@ -275,7 +277,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         munge=one("munge"),
         slurmctld={address: state for address, _, state in _words(said, "slurmctld")},
         prologs=frozenset(said.get("prolog", ())),
-        homes={path: there == "ok" for there, _, path in _words(said, "home")},
+        homes=_homes(said, mounts),
         users=dict(found for line in said.get("user", []) if (found := _user(line)) is not None),
         sshfs="sshfs" in said,
         fuse="fuse" in said,
@@ -291,7 +293,7 @@ def parse_facts(text: str, *, asked: float, answered: float) -> MachineFacts | N
         sentinels={path: "" if value == "-" else value for value, _, path in _words(said, "sentinel")},
         revisions={path: int(value) for value, _, path in _words(said, "revision") if _NUMBER.fullmatch(value)},
         runtimes={name: _first_version(text) for name, _, text in _words(said, "runtime")},
-        mounts=_mounts(said),
+        mounts=mounts,
         frameworks={name: checksum for name, _, checksum in _words(said, "framework")},
         clock=float(clock[0]) if clock else None,
         asked=asked,
@@ -336,6 +338,16 @@ def _first_version(text: str) -> str:
     """``Docker version 24.0.5, build ced0996`` -> ``24.0.5``."""
     found = re.search(r"[0-9]{1,6}(\.[0-9]{1,6})+", text)
     return found[0] if found else ""
+
+
+def _homes(said: Mapping[str, Sequence[str]], mounts: Mapping[str, str]) -> dict[str, bool]:
+    """Without those that autofs lacks: it says so too where their server does not answer now."""
+    tables = [at for at, what in mounts.items() if what.startswith("autofs")]
+    return {
+        path: there == "ok"
+        for there, _, path in _words(said, "home")
+        if there == "ok" or not any(contains(at, path) for at in tables)
+    }
 
 
 def _mounts(said: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -163,6 +163,8 @@ class SlurmNodeValidator:
         """By claim the slots of machines that were proved, and whose host key is lost."""
         self._missing_homes: dict[tuple[str, str], tuple[MissingHome, float]] = {}
         """By pool and user, and when it was seen, by the head's clock."""
+        self._seen_homes: dict[tuple[str, str], float] = {}
+        """By pool and user, when a machine had it: those of another offer, or of an older image, may run jobs still."""
 
     def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
         """Validates a machine. A NodeRefused names each difference; its cause is the first failed check."""
@@ -200,6 +202,7 @@ class SlurmNodeValidator:
     def forget_homes(self) -> None:
         """What was seen may hold no more."""
         self._missing_homes.clear()
+        self._seen_homes.clear()
 
     def differences(self, claim: Claim, pool: Pool) -> list[CheckFailure]:
         """How the machine of a claim that was validated differs by now. Raises NodeNotReady, NodeRefused."""
@@ -353,18 +356,24 @@ class SlurmNodeValidator:
         )  # fmt: skip
 
     def _homes(self, users: Collection[str], trees: Sequence[str], conf: SlurmdConf) -> dict[str, str]:
-        """Those that are there on the head, and that neither mounts nor a Prolog bring when a job starts."""
-        if HOMES in self.config.skip_checks or "Prolog" in conf.prologs.values() or any("{home}" in t for t in trees):
+        """Those that may be there on the head, and that neither mounts, a Prolog nor PAM bring when a job starts."""
+        unknown = not conf.controllers  # slurmctld has not said its settings
+        if unknown or conf.pam or "Prolog" in conf.prologs.values():
+            return {}
+        if HOMES in self.config.skip_checks or any("{home}" in tree for tree in trees):
             return {}
         return {user: home for user, home in head_homes(sorted(users)).items() if not is_shown(home, trees)}
 
     def _note_homes(self, claim: Claim, wanted: Mapping[str, str], found: Mapping[str, bool]) -> None:
+        now = self._wall()
         for user, home in wanted.items():
             key = (claim.pool, user)
-            if found.get(home) is False:
-                self._missing_homes[key] = (MissingHome(claim.pool, user, home, claim.slot), self._wall())
-            else:
+            if found.get(home) is not False:
                 self._missing_homes.pop(key, None)
+            if found.get(home):
+                self._seen_homes[key] = now
+            elif found.get(home) is False and now - self._seen_homes.get(key, float("-inf")) >= HOMES_KNOWN_S:
+                self._missing_homes[key] = (MissingHome(claim.pool, user, home, claim.slot), now)
 
     def _conf_of_slurmd(self) -> SlurmdConf:
         try:

@@ -1,7 +1,7 @@
 """Jobs whose output goes to a home directory that their nodes do not have: held, as their launch would fail.
 
-A machine is asked for the homes of the users that it is made for, before it opens. What it lacks holds for its pool
-until another machine has it, an hour is over, or the settings are reloaded.
+A machine is asked for the homes of the users that it is made for, before it opens. What it lacks, and no machine of
+its pool had in the last hour, holds for the pool until another has it, an hour is over, or the settings are reloaded.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def home_alarms(remarks: Iterable[Remark]) -> list[str]:
 def _may_start(job: Job, view: SnapshotView) -> bool:
     return (
         job.state is JobState.PENDING and job.batch and not job.held and not job.dependency and bool(job.output_dir)
+        and not job.het_offset  # the script runs on the first component's first node
         and job.reason not in STAGE_IN_REASONS and job.eligible <= view.now
         and data_of_job(view.snapshot.data, job) is None
     )  # fmt: skip

@@ -89,4 +89,11 @@ def test_programs_of_slurmd_are_there_where_a_pattern_has_one(tmp_path: Path) ->
     found = parse_facts(done.stdout, asked=0, answered=0)
     assert found is not None
     assert found.prologs == set(patterns[:2])
-    assert found.homes == dict(zip(homes, (True, False, False), strict=True))
+    assert found.homes == {homes[0]: True, homes[1]: False}, "of a file nothing is said"
+
+
+def test_of_homes_that_autofs_lacks_nothing_is_known() -> None:
+    mounts = "mount=/home autofs /etc/auto.home\nmount=/users nfs4 nas:/users\n"
+    found = parse_facts(f"{mounts}home=ok /home/bob\nhome=- /home/ada\nhome=- /users/eve\nend=1\n", asked=0, answered=0)
+    assert found is not None
+    assert found.homes == {"/home/bob": True, "/users/eve": False}

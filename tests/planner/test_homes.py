@@ -52,7 +52,8 @@ def test_a_job_that_writes_there_is_held() -> None:
     [
         {"output_dir": "/project/x"}, {"output_dir": ""}, {"output_dir": "/home/adam"}, {"user": "bob"},
         {"batch": False}, {"reason": "JobHeldUser"}, {"dependency": "afterok:7"}, {"eligible": NOW + 60},
-        {"reason": "BurstBufferStageIn"}, {"state": JobState.RUNNING}, {"gres_per_node": V100},
+        {"het_job_id": "1", "het_offset": 1}, {"reason": "BurstBufferStageIn"},
+        {"state": JobState.RUNNING}, {"gres_per_node": V100},
     ],
 )  # fmt: skip
 def test_others_are_not(fields: dict[str, Any]) -> None:

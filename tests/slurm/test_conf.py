@@ -637,6 +637,9 @@ def test_a_short_name_of_slurmctld_is_named() -> None:
     ],
 )
 def test_what_slurm_conf_asks_of_nodes(config: str, ports: tuple[str, ...], prologs: dict[str, str]) -> None:
+    for pam in ("No", "Yes"):
+        asked = slurmd_conf(parse_config(f"{config}UsePam = {pam}\n"))
+        assert asked == SlurmdConf(ports, prologs, pam=pam == "Yes")
     assert slurmd_conf(parse_config(config)) == SlurmdConf(ports, prologs)
 
 

@@ -14,3 +14,5 @@ class SlurmdConf:
     """``head:6817`` of each SlurmctldHost, the first one's first."""
     prologs: Mapping[str, str] = field(default_factory=dict)
     """Files that slurmd runs for each job, or patterns of their paths -> the setting: Prolog, Epilog, TaskProlog."""
+    pam: bool = False
+    """UsePAM: slurmd opens a session of PAM for each job, which may make or mount its user's home directory."""

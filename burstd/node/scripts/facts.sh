@@ -83,12 +83,20 @@ prologs() {
     done
 }
 
-# What an automounter has not mounted in time is not said.
+# Of one that an automounter has not mounted in time, that root may not see (NFS), or that the boot may still mount
+# nothing is said.
 home() {
-    timeout -k 1 "$within" test -d "$1"
-    case $? in
-    0) say home "ok $1" ;;
-    1) say home "- $1" ;;
+    if timeout -k 1 "$within" test -d "$1"; then
+        say home "ok $1"
+        return
+    fi
+    case $(LC_ALL=C timeout -k 1 "$within" stat -L "$1" 2>&1 >/dev/null) in
+    *": No such file or directory")
+        timeout -k 1 "$within" systemctl is-system-running --wait >/dev/null
+        if [ $? != 124 ]; then
+            if timeout -k 1 "$within" test -d "$1"; then say home "ok $1"; else say home "- $1"; fi
+        fi
+        ;;
     esac
 }
 

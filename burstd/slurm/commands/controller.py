@@ -64,7 +64,8 @@ def slurmd_conf(config: Mapping[str, str]) -> SlurmdConf:
         for key, path in config.items()
         if (match := _PROLOG.fullmatch(key)) and path.startswith("/") and not path.startswith("/etc/burstd/")
     }
-    return SlurmdConf(tuple(f"{address or name}:{port}" for name, address in controller_hosts(config).items()), prologs)
+    ports = tuple(f"{address or name}:{port}" for name, address in controller_hosts(config).items())
+    return SlurmdConf(ports, prologs, pam=config.get("UsePam", "0").lower() not in ("0", "no"))
 
 
 class SlurmdConfReader:
