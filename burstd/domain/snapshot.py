@@ -208,6 +208,8 @@ class RuntimeState:
     """By job, the last run that did not start on its node, of jobs of the queue and some that have ended."""
     missing_homes: tuple[MissingHome, ...] = ()
     """Home directories that the latest machines did not have, of users for whose jobs they were made."""
+    stages_data: bool = False
+    """Staging is on, so a job of which nothing is in ``data`` so far may still have data."""
     held_for_homes: Mapping[str, str] = field(default_factory=dict)
     """By job, why burstd has held it for want of a home directory; on record."""
     last_figures_awaited: frozenset[str] = frozenset()

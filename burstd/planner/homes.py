@@ -18,6 +18,9 @@ from burstd.planner.placement.equivalence_class import pool_fit
 from burstd.planner.snapshot_view import SnapshotView
 from burstd.planner.staging.input_deadlines import STAGE_IN_REASONS, data_of_job
 
+_NOT_LOOKED_AT = frozenset({"", "None", "Priority", "SchedDefer"})
+"""Reasons with which slurmctld has not looked so far whether a job has data, which may bring its output home."""
+
 
 def home_holds(view: SnapshotView) -> list[HoldJob]:
     """Holds jobs that may start now, and that no node would launch."""
@@ -65,6 +68,7 @@ def _may_start(job: Job, view: SnapshotView) -> bool:
         and not job.het_offset  # the script runs on the first component's first node
         and job.reason not in STAGE_IN_REASONS and job.eligible <= view.now
         and data_of_job(view.snapshot.data, job) is None
+        and not (view.snapshot.runtime_state.stages_data and job.reason in _NOT_LOOKED_AT)
     )  # fmt: skip
 
 

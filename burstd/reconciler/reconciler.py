@@ -461,6 +461,7 @@ class Reconciler:
             boot_durations=dict(self._decider.last.boot_durations),
             limited_jobs=dict(self._decider.last.limited_jobs),
             missing_homes=tuple(self._context.validator.missing_homes()),
+            stages_data=self._staging is not None,
         )
 
     def preview(self) -> tuple[Snapshot, Plan]:

@@ -63,6 +63,11 @@ def test_others_are_not(fields: dict[str, Any]) -> None:
 def test_what_nobody_knows_holds_no_job() -> None:
     assert held(world(here(), homes=())) == []
     assert held(world(here(), nodes=(node("n1", partitions=("burst",)),))) == [], "nodes of the site may have it"
+    staging = RuntimeState(missing_homes=(HOME,), stages_data=True)
+    assert len(held(world(here(), runtime_state=staging))) == 1
+    for reason in ("", "None", "Priority"):
+        assert held(world(here(reason=reason), runtime_state=staging)) == [], "it may have data, unknown so far"
+        assert len(held(world(here(reason=reason)))) == 1, "no job has data"
     assert held(world(here(), data={"1": StagingView(StageState.STAGED, 0.0)})) == [], "its output is brought home"
     assert held(world(here(), pools=(CPU, replace(GPU, cpu_jobs=True)))) == [], "the other pool may have it"
 
