@@ -30,7 +30,7 @@ _VALUE = (
 _FORMS = (
     (re.compile(rf"-----BEGIN {_KEY}.*?(?:-----END {_KEY}|\Z)", re.DOTALL), HIDDEN),
     (re.compile(rf"^(?:[^\n]*\n)?[^\n]*-----END {_KEY}", re.MULTILINE), HIDDEN),  # its beginning was cut off
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^/\s:@\"]*:)[^/\s\"]+@", re.IGNORECASE), rf"\1{HIDDEN}@"),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^/\s:@\"]*:)[^/\s\"]+@", re.IGNORECASE), rf"\1{HIDDEN}@"),
     (re.compile(r"(\bauthorization\s*[:=]\s*)(?!\*\*\*)[^\s\"'\\][^\r\n]*", re.IGNORECASE), rf"\1{HIDDEN}"),
     (re.compile(r"(\bauthorization\\?[\"']\s*[:=]\s*\\?[\"'])[^\r\n\"'\\]+", re.IGNORECASE), rf"\1{HIDDEN}"),
     (re.compile(rf"({_NAME}{_IS}){_VALUE}", re.IGNORECASE), rf"\1\2\3{HIDDEN}"),
