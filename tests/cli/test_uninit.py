@@ -124,7 +124,8 @@ def test_an_uninit_while_burstd_does_not_answer_goes_by_the_record(
     done = Journal(finished=True, units=["burstd.service"])
     done.save()
     (etc / "burstd.toml").write_text(
-        f'cluster = "lab"\n[daemon]\nstate_dir = "{etc}"\n[providers.sandbox]\nkind = "aws"\n', encoding="utf-8"
+        f'cluster = "lab"\n[daemon]\nstate_dir = "{etc}"\n[providers.sandbox]\nkind = "aws"\nregion = "eu-central-1"\n',
+        encoding="utf-8",
     )
     with Store.open(etc / "burstd.db", ManualClock()) as store:
         store.adopt_claim(replace(planned(), state=ClaimState.BOOTING, instance_id="i-17"))
@@ -135,7 +136,7 @@ def test_an_uninit_while_burstd_does_not_answer_goes_by_the_record(
             "burstctl: burstd does not answer, and nobody ends these then:\n  gpu001: sandbox i-17, booting\n"
             "  volume corpus of ann: north d-1\n"
             "start it first: systemctl start burstd; where it does not start, end them at the cloud:\n"
-            "  aws ec2 terminate-instances --instance-ids i-17\n"
+            "  aws ec2 terminate-instances --region eu-central-1 --instance-ids i-17\n"
             "then run this again; for a record of machines that are gone, move it away first.\n"
         ),
     )

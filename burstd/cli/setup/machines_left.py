@@ -15,12 +15,14 @@ from burstd.domain.errors import BurstdError
 from burstd.domain.volume import VolumeState
 from burstd.runtime.clock import SteadyClock
 from burstd.settings import load_settings
+from burstd.settings.sections import ProviderSettings
 
 _ENDS = {
-    "aws": "aws ec2 terminate-instances --instance-ids {}",
-    "openstack": "openstack server delete {}",
-    "openshift": "kubectl delete pod {}",
+    "aws": "aws ec2 terminate-instances --region {region} --instance-ids {id}",
+    "openstack": "openstack server delete {id}",
+    "openshift": "kubectl delete pod --namespace {namespace} {id}",
 }
+"""With the provider's settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,7 @@ def left_in_clouds(settings: Path) -> LeftInClouds:
         return LeftInClouds()  # burstd has never run
     with StoreReader.open(database, SteadyClock()) as reader:
         claims = reader.claims()
-        kinds = {name: provider.kind for name, provider in loaded.providers.items()}
-        ends = (_ENDS.get(kinds.get(claim.offer.provider, ""), "").format(claim.instance_id) for claim in claims)
+        ends = (_end(loaded.providers.get(claim.offer.provider), claim.instance_id) for claim in claims)
         return LeftInClouds(
             tuple(
                 f"{claim.slot}: {claim.offer.provider} {claim.instance_id or 'no instance yet'}, {claim.state.value}"
@@ -55,8 +56,16 @@ def left_in_clouds(settings: Path) -> LeftInClouds:
                 for volume in reader.volumes()
                 if volume.state is not VolumeState.PLANNED
             ),
-            tuple(command for command, claim in zip(ends, claims, strict=True) if command and claim.instance_id),
+            tuple(filter(None, ends)),
         )
+
+
+def _end(provider: ProviderSettings | None, instance_id: str) -> str:
+    """The command that ends a machine; empty: nobody knows it."""
+    if provider is None or not instance_id:
+        return ""
+    keys = {"region": "REGION", "namespace": "NAMESPACE", **provider.plugin_settings, "id": instance_id}
+    return _ENDS.get(provider.kind, "").format_map(keys)
 
 
 def main(settings: Path) -> int:
