@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +9,10 @@ from sqlalchemy import create_engine, text
 
 from burstd.db import Store
 from burstd.db.database import database_url
-from tests.reach import let_others_in
 
 from .opening import open_store
 from .samples import ManualClock
+from .server import find_initdb, private_server
 
 
 @pytest.fixture
@@ -48,25 +46,9 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     if given := os.environ.get("BURSTD_TEST_POSTGRESQL"):
         yield given
         return
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    initdb = str(folders[-1] / "initdb") if folders else shutil.which("initdb")
+    initdb = find_initdb()
     if initdb is None:
         pytest.skip("no PostgreSQL server: BURSTD_TEST_POSTGRESQL is not set and initdb is not installed")
     data = tmp_path_factory.mktemp("postgresql")
-    # initdb refuses to run as root.
-    user = "nobody" if os.geteuid() == 0 else None
-    if user is not None:
-        shutil.chown(data, user)
-        let_others_in(data.parent)
-
-    def quietly(*command: str | Path) -> None:
-        subprocess.run(command, user=user, cwd=data, check=True, capture_output=True)
-
-    quietly(initdb, "-D", data / "d", "-U", "burstd", "-A", "trust", "--no-sync")
-    control = Path(initdb).with_name("pg_ctl")
-    options = f"-k {data} -c listen_addresses= -c fsync=off"
-    quietly(control, "-D", data / "d", "-w", "-l", data / "log", "-o", options, "start")
-    try:
+    with private_server(initdb, data):
         yield f"postgresql://burstd@/postgres?host={data}"
-    finally:
-        quietly(control, "-D", data / "d", "-m", "immediate", "stop")

@@ -27,6 +27,7 @@ from burstd.db import (
 )
 from burstd.db.database import database_url
 
+from .acting import act_without_end
 from .samples import ManualClock, planned
 
 pytestmark = pytest.mark.slow
@@ -264,14 +265,9 @@ def test_a_pooler_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def stopped_head(place: str, say: Connection) -> None:
-    """Acts without end, some of it without a write, and says so; ends by its own decision with 69."""
+    """Ends by its own decision with 69."""
     leadership = leads(Leadership.open(place, "site", "head1", ping_s=LOST_S / 4, lost_s=LOST_S))
-    with Store.open(place, ManualClock(), leadership) as store:
-        while True:
-            leadership.sure(LOST_S / 4)
-            say.send("asked")
-            store.log_event("daemon", new="did")
-            say.send("wrote")
+    act_without_end(leadership, place, say.send, LOST_S / 4)
 
 
 def test_what_was_stopped_for_long_ends_before_it_acts_again(place: str) -> None:

@@ -35,6 +35,19 @@ offers = [{{ provider = "alpha", instance_types = ["cpu.*"] }}]
 """
 
 
+def lone_heads(folder: Path, database: str) -> dict[str, LoneDaemon]:
+    """Two for one cluster, head1 and head2; they differ by their names and their own folders."""
+    shared = folder / "shared"
+    shared.mkdir(0o700)
+    heads = {}
+    for host in ("head1", "head2"):
+        (folder / host).mkdir()
+        head = heads[host] = LoneDaemon(folder / host)
+        more = f'database = "{database}"\nstandby = true\nshared_dir = "{shared}"\n[slurm]'
+        head.settings.write_text(head.settings.read_text().replace("[slurm]", more))
+    return heads
+
+
 class LoneDaemon:
     """One installation in a folder. ``before``: code that runs in its process before the program does."""
 

@@ -25,7 +25,7 @@ from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.settings import SettingsError, parse_settings
 from burstd.slurm.hooks.stage_client import exchange_call
 from tests.db.conftest import postgresql_server
-from tests.doubles.lone_daemon import LoneDaemon
+from tests.doubles.lone_daemon import LoneDaemon, lone_heads
 
 __all__ = ["postgresql_server"]
 
@@ -93,17 +93,10 @@ def test_a_standby_needs_a_database_and_a_folder_that_both_heads_reach() -> None
 
 
 class Heads:
-    """Two, which differ by their names and their own folders."""
+    """Two that can be asked."""
 
     def __init__(self, folder: Path, database: str) -> None:
-        shared = folder / "shared"
-        shared.mkdir(0o700)
-        self.daemons: dict[str, LoneDaemon] = {}
-        for host in ("head1", "head2"):
-            (folder / host).mkdir()
-            daemon = self.daemons[host] = LoneDaemon(folder / host)
-            more = f'database = "{database}"\nstandby = true\nshared_dir = "{shared}"\n[slurm]'
-            daemon.settings.write_text(daemon.settings.read_text().replace("[slurm]", more))
+        self.daemons = lone_heads(folder, database)
 
     def start(self, host: str, words: str) -> LoneDaemon:
         daemon = self.daemons[host]
