@@ -206,6 +206,20 @@ def test_a_server_that_is_slow_is_no_proof_and_one_that_hangs_ends_the_head(plac
             assert not head.ends
 
 
+def test_what_is_said_of_the_heads_keeps_no_proof_waiting(place: str) -> None:
+    """A write may wait for the server's disk, or for a lock, while the server answers all the same."""
+    head = Head(place, "head1", lost_s=LOST_S)
+    with head as one, ThreadPoolExecutor(1) as pool:
+        assert one.try_lead("", "1")
+        with psycopg.connect(place) as other:
+            other.execute("LOCK TABLE head IN ACCESS EXCLUSIVE MODE")
+            said = pool.submit(one.write_head, "", "", "1", ())
+            wait_until(lambda: has_session(place, "wait_event_type = 'Lock'"))
+            assert not head.ended.wait(2 * LOST_S), head.ends
+            one.sure(LOST_S)
+        said.result()
+
+
 def test_a_server_that_takes_no_writes_for_a_while_ends_nobody(place: str) -> None:
     head = Head(place, "head1")
     with head as one, Store.open(place, ManualClock(), leads(one)) as store:
