@@ -11,10 +11,10 @@ from typing import Any
 
 import structlog
 from sqlalchemy import Connection, delete, func, insert, select, text, update
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from burstd.db.database import connect_args, database_url, make_engine, translate_errors
-from burstd.db.errors import StoreError
+from burstd.db.database import connect_args, database_url, display_url, make_engine, translate_errors
+from burstd.db.errors import StoreError, StoreUnavailable
 from burstd.db.tables import RELAYED_CALL
 
 log = structlog.get_logger(__name__)
@@ -23,6 +23,9 @@ _LOOK_S = 5.0
 """So often the leader looks for calls of which it was not notified."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.8
 _FORGOTTEN_S = 300.0
+_CONNECTIONS = 3
+"""For hundreds of calls at once: PostgreSQL has a hundred for all."""
+_CONNECTION_WITHIN_S = 10.0
 _NOW = func.extract("epoch", func.clock_timestamp())
 _LISTEN = text("LISTEN burstd_relay")
 
@@ -31,14 +34,20 @@ class _Relay:
     def __init__(self, url: str, cluster: str) -> None:
         self._url = database_url(url)
         self._cluster = cluster
-        arguments = connect_args(self._url, "burstd-relay", {})
-        self._engine = make_engine(self._url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
+        self._engine = make_engine(
+            self._url, isolation_level="AUTOCOMMIT", connect_args=connect_args(self._url, "burstd-relay", {}),
+            pool_size=_CONNECTIONS, max_overflow=0, pool_timeout=_CONNECTION_WITHIN_S, pool_pre_ping=True,
+        )  # fmt: skip
         self._ending = threading.Event()
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        with translate_errors(self._url), self._engine.connect() as connection:
-            yield connection
+        """For a moment: others wait for it."""
+        try:
+            with translate_errors(self._url), self._engine.connect() as connection:
+                yield connection
+        except PoolTimeoutError as error:
+            raise StoreUnavailable(f"The database {display_url(self._url)} does not answer.") from error
 
     def _notify(self, connection: Connection) -> None:
         connection.execute(select(func.pg_notify("burstd_relay", self._cluster)))
@@ -54,9 +63,10 @@ class RelayToLeader(_Relay):
         self._thread.start()
 
     def close(self) -> None:
-        """Ends its thread."""
+        """Ends its thread, and the wait of all calls."""
         self._ending.set()
         self._wanted.set()
+        self._engine.dispose()
 
     def wake(self) -> None:
         """Has the leader look at Slurm. Where none leads nothing is lost: who leads next begins with a look."""
@@ -72,15 +82,17 @@ class RelayToLeader(_Relay):
         with self._connected() as connection:
             connection.execute(insert(RELAYED_CALL).values(row))
             self._notify(connection)
-            own, pause = RELAYED_CALL.c.id == row["id"], _FIRST_PAUSE_S
-            try:
-                while not self._ending.wait(pause) and time.monotonic() < end:
+        own, pause = RELAYED_CALL.c.id == row["id"], _FIRST_PAUSE_S
+        try:
+            while not self._ending.wait(pause) and time.monotonic() < end:
+                with self._connected() as connection:
                     answer = connection.execute(select(RELAYED_CALL.c.answer).where(own)).scalar()
-                    if answer:
-                        return str(answer).encode("ascii")
-                    pause = min(2 * pause, _LONGEST_PAUSE_S)
-                return None
-            finally:
+                if answer:
+                    return str(answer).encode("ascii")
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+            return None
+        finally:
+            with self._connected() as connection:
                 connection.execute(delete(RELAYED_CALL).where(own))
 
     def _wake_leader(self) -> None:
@@ -131,7 +143,12 @@ class RelayedCalls(_Relay):
 
     def _listen(self, connection: Connection) -> None:
         driver: Any = connection.connection.driver_connection
-        told = [one.payload for one in driver.notifies(timeout=_LOOK_S, stop_after=1)]
+        dbapi: Any = connection.dialect.loaded_dbapi
+        try:
+            told = [one.payload for one in driver.notifies(timeout=_LOOK_S, stop_after=1)]
+        except dbapi.Error as error:  # not of SQLAlchemy's making
+            connection.invalidate()
+            raise StoreUnavailable(f"The connection to {display_url(self._url)} broke ({error}).") from error
         if self._cluster in told:
             self._wake()
         self._take(connection)
@@ -149,5 +166,5 @@ class RelayedCalls(_Relay):
             with self._connected() as connection:
                 answered = update(RELAYED_CALL).where(RELAYED_CALL.c.id == row["id"])
                 connection.execute(answered.values(answer=answer.decode("ascii")))
-        except (KeyError, OSError, StoreError) as error:
+        except (KeyError, ValueError, OSError, StoreError) as error:
             log.warning("a relayed call has no answer; it comes again", program=row["program"], error=str(error))
