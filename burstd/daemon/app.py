@@ -156,6 +156,7 @@ def assemble(loaded: LoadedSettings, stack: ExitStack, leadership: Leadership | 
         providers,
         slurm_commands(),
         counters,
+        leadership,
     )
     current, intervals = make.CurrentSettings(settings), make.poll_intervals(settings)
     claim_ids = ClaimIds(settings.ssh_key.read_bytes())
@@ -233,6 +234,7 @@ def _staging_service(
     providers: Mapping[str, Provider],
     slurm_commands: SlurmCommands,
     counters: Counters,
+    leadership: Leadership | None,
 ) -> StagingService | None:
     """Staging, where the settings have it. Imported late: without it nothing of it is needed."""
     if not loaded.settings.staging.enabled:
@@ -253,6 +255,7 @@ def _staging_service(
         providers,
         validator.connect,
         counters.add_mistake,
+        leadership.sure if leadership is not None else None,
     )
     return StagingService(settings, loaded.resolved.stores[settings.staging.store], context, stack)
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import wraps
-from typing import Any
 
 from burstd.db import Leadership, StoreError, StoreLocked
 from burstd.db.database import database_url, is_sqlite
 from burstd.domain.errors import BurstdError, OutcomeUnknown, SchedulerUnavailable
 from burstd.domain.plugins.provider import Provider
+from burstd.runtime.guarded_calls import Sure, guard_calls
 from burstd.settings import Settings
 from burstd.slurm.commands.run import CommandRunner
 
@@ -26,9 +25,6 @@ CHANGING_CALLS = (
 """Methods of Provider, and of the interfaces that a provider may have beside it, that change something in the cloud."""
 _ASKING = frozenset({"squeue", "sinfo", "sacct", "sbatch"})
 """Commands of Slurm by which burstd changes nothing: it runs ``sbatch --test-only``."""
-
-Sure = Callable[[], None]
-"""Raises StoreError where this head is not sure that it leads."""
 
 
 def lead(settings: Settings, settings_digest: str, version: str, stack: ExitStack) -> Leadership | None:
@@ -48,33 +44,14 @@ def lead(settings: Settings, settings_digest: str, version: str, stack: ExitStac
 
 
 def guard_provider(name: str, provider: Provider, sure: Sure) -> None:
-    """From now on its calls that change something are made by a head that is sure, or raise OutcomeUnknown.
-
-    The provider stays the object that it is, so that it has the interfaces that it has.
-    """
-    for call in CHANGING_CALLS:
-        method = getattr(provider, call, None)
-        if method is None:
-            continue
-        try:
-            setattr(provider, call, _guarded(method, sure))
-        except AttributeError:
-            raise BurstdError(
-                f"The plug-in of the provider {name} has __slots__, so that its calls cannot be kept from a head that "
-                "no longer leads; take them out, or have the record in a file (daemon.database)."
-            ) from None
-
-
-def _guarded(method: Callable[..., Any], sure: Sure) -> Callable[..., Any]:
-    @wraps(method)
-    def guarded(*args: Any, **named: Any) -> Any:
-        try:
-            sure()
-        except StoreError as error:
-            raise OutcomeUnknown(f"not asked: {error}") from error
-        return method(*args, **named)
-
-    return guarded
+    """From now on its calls that change something are made by a head that is sure, or raise OutcomeUnknown."""
+    try:
+        guard_calls(provider, CHANGING_CALLS, sure, OutcomeUnknown)
+    except AttributeError:
+        raise BurstdError(
+            f"The plug-in of the provider {name} has __slots__, so that its calls cannot be kept from a head that "
+            "no longer leads; take them out, or have the record in a file (daemon.database)."
+        ) from None
 
 
 def guard_commands(run: CommandRunner, sure: Sure) -> CommandRunner:

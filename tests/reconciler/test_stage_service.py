@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import threading
 import time
@@ -13,9 +14,9 @@ from typing import cast
 
 import pytest
 
-from burstd.db import Store
+from burstd.db import NotLeading, Store
 from burstd.domain.command import Evict
-from burstd.domain.plugins.stager import StagerPlugin
+from burstd.domain.plugins.stager import StagerPlugin, StoreBusy
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.domain.staging import ObjectRange, StageState, Tree
 from burstd.node.agent import NodeAgent
@@ -25,10 +26,12 @@ from burstd.settings import PluginRegistry, parse_settings, resolve_plugins
 from burstd.slurm.commands.job_facts import JobFacts
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hooks.stage_server import StageCall
+from burstd.staging.controller import service as service_module
 from burstd.staging.controller.service import StagingContext, StagingService
 from burstd.staging.controller.tasks import InputSize, StageFailed, StagingTask, UploadedInput
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.content_store.manifest import object_key
+from burstd.transfer.privsep.client import CHANGING_REQUESTS, Account, UserWorker
 from staging.shared import SharedSettings
 from tests.crash.stage_world import POOLS
 from tests.db.test_stagings import waiting
@@ -237,3 +240,47 @@ def test_a_store_without_room_loses_what_nobody_needs_and_where_that_is_nothing_
         transfers.full = False
         until(lambda: not alarm())
         assert not record.stagings()[0].error
+
+
+ASKING_REQUESTS = {
+    "set_deadline", "set_cancel_event", "handshake", "close", "walk", "fetch_objects", "measure_source",
+    "destination_space", "open_files", "file_facts",
+}  # fmt: skip
+
+
+def test_each_request_to_a_user_worker_is_one_that_asks_or_one_that_changes() -> None:
+    assert {name for name in dir(UserWorker) if not name.startswith("_")} == {*CHANGING_REQUESTS, *ASKING_REQUESTS}
+
+
+def test_a_head_that_is_not_sure_that_it_leads_changes_no_files_and_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been stopped in a delivery, or in clearing up after a run that was followed by another."""
+    (tmp_path / "store").mkdir()
+    settings = parse_settings(
+        f'cluster = "x"\n[daemon]\nstate_dir = "{tmp_path}"\nruntime_dir = "{tmp_path}"\n'
+        f'[staging]\nstore = "near"\n[staging.stores.near]\n{DISK.format(folder=tmp_path / "store")}'
+    )
+    chosen = resolve_plugins(settings, PluginRegistry.installed(), check_files=False).stores["near"]
+    clock, mine, its = SteadyClock(), *socket.socketpair()
+    monkeypatch.setattr(service_module, "user_worker_for", lambda *_, **__: UserWorker(mine))
+
+    def unsure() -> None:
+        raise NotLeading("the server does not answer")
+
+    with ExitStack() as stack:
+        record = stack.enter_context(Store.open(tmp_path / "burstd.db", clock))
+        workers = ThreadWorkers(lambda: None, 1)
+        stack.callback(workers.close)
+        nobody = cast("SlurmCommands", None), cast("NodeAgent", None)
+        context = StagingContext(record, workers, clock, *nobody, dict, lambda: None, lambda *_: False, sure=unsure)
+        service = StagingService(settings, chosen, context, stack)
+        with pytest.raises(StoreBusy, match="not asked: the server does not answer"):
+            service._stager.delete(["out/1/n1/x"])
+        with (
+            service._transfers._open_worker(Account("ada", 4242, 4242, (), "/")) as worker,
+            pytest.raises(StoreBusy, match="not asked: the server does not answer"),
+        ):
+            worker.move("/a", "x", "/b", "x", job="1")
+        assert its.recv(1) == b""
+    its.close()

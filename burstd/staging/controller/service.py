@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -18,7 +19,7 @@ from burstd.domain.command import CommandResult, DiscardOutput, Evict, RemoveVol
 from burstd.domain.errors import SchedulerUnavailable
 from burstd.domain.plugins.provider import Provider
 from burstd.domain.plugins.shell import Shell
-from burstd.domain.plugins.stager import OnDemand, Stager, StagerError
+from burstd.domain.plugins.stager import OnDemand, Stager, StagerError, StoreBusy
 from burstd.domain.slurm.node import Node
 from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.domain.staging import OUTPUT_ON_NODES, StageState, Staging, StagingView, WorkdirRules
@@ -28,6 +29,7 @@ from burstd.node.agent import NodeAgent
 from burstd.planner.staging.scratch import scratch_fault
 from burstd.planner.staging.transfer_schedule import StorageUse, TransferLimits
 from burstd.planner.staging.volume_life import VolumeLimits
+from burstd.runtime.guarded_calls import Sure, guard_calls
 from burstd.runtime.poller import Poller
 from burstd.runtime.workers import Workers
 from burstd.settings import QuotaSettings, ResolvedPlugin, Settings, StagingSettings, VolumeSettings
@@ -62,13 +64,15 @@ from burstd.staging.volumes.node_mounts import VolumeMounts
 from burstd.staging.volumes.turns import VolumeTurns
 from burstd.transfer.content_store.index import ContentIndex
 from burstd.transfer.images.client import ConversionLimits, image_socket, open_image_worker
-from burstd.transfer.privsep.client import Account, UserWorker, user_worker_for
+from burstd.transfer.privsep.client import CHANGING_REQUESTS, Account, UserWorker, user_worker_for
 from burstd.transfer.privsep.errors import user_name_of
 from burstd.transfer.privsep.object_workers import ObjectWorker, object_worker_for
 from burstd.transfer.trees.rate_limit import BandwidthLimits
 from burstd.transfer.trees.upload import TreeUploader
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 SWEEP_INTERVAL_S = 600.0
 SWEEP_RETRY_S = 60.0
@@ -136,6 +140,8 @@ class StagingContext:
     """A session with a claim's node; None: there are no volumes."""
     count_mistake: Callable[[str], None] = lambda _kind: None
     """Counts a job that was refused for a mistake of its user's, by its kind; from any thread."""
+    sure: Sure | None = None
+    """Comes before what changes files of users or deletes in the store: raises where this head may not lead."""
 
 
 def _sweep_rules(staging: StagingSettings) -> GarbageCollectionRules:
@@ -166,6 +172,10 @@ def _views_with_volumes(
     return changed
 
 
+def _guarded(worker: T, sure: Sure | None) -> T:
+    return guard_calls(worker, CHANGING_REQUESTS, sure, StoreBusy)
+
+
 class StagingService:
     """Implements what the reconciler, the control interface and the commands ask of staging."""
 
@@ -176,7 +186,10 @@ class StagingService:
         self._trees = _trees_of_site(settings)
         self._context = context
         self._store_kind = chosen.plugin.name
-        stager: Stager = chosen.plugin.make(chosen.name, settings.cluster, chosen.settings)
+        stager: Stager = guard_calls(
+            chosen.plugin.make(chosen.name, settings.cluster, chosen.settings), ("delete", "abort"), context.sure,
+            StoreBusy,
+        )  # fmt: skip
         stack.callback(stager.close)
         self._stager = stager
         self._index = ContentIndex(settings.daemon.state_dir / "stage-index.db")
@@ -188,11 +201,16 @@ class StagingService:
         worker_socket = None if os.geteuid() == 0 else settings.worker_socket
 
         def open_worker(who: Account, deadline: float = float("inf")) -> UserWorker:
-            return user_worker_for(who, deadline, socket_path=worker_socket, min_uid=staging.min_uid)
+            return _guarded(
+                user_worker_for(who, deadline, socket_path=worker_socket, min_uid=staging.min_uid), context.sure
+            )
 
         def open_object_worker(who: Account, kind: str, timeout_s: float | None = None) -> ObjectWorker:
             beside = worker_socket.with_name("object-worker.sock") if worker_socket else None
-            return object_worker_for(who, kind, socket_path=beside, min_uid=staging.min_uid, timeout_s=timeout_s)
+            return _guarded(
+                object_worker_for(who, kind, socket_path=beside, min_uid=staging.min_uid, timeout_s=timeout_s),
+                context.sure,
+            )
 
         key = folder_key(settings.job_folder_key)
         self._folders = folders = JobFolders(str(staging.job_dir), key)

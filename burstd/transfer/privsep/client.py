@@ -73,6 +73,14 @@ LinkBeside = tuple[str, str, int, SentFacts | None]
 _GONE = "the user worker is gone: {}; see its journal (burstd-user-worker@)"
 
 
+CHANGING_REQUESTS = (
+    "make_directories", "make_private_directories", "create_files", "commit_files", "commit_beside", "symlink",
+    "symlink_beside", "hardlink", "finalize_directories", "remove_files", "remove_unfinished", "move", "copy",
+    "remove_tree",
+)  # fmt: skip
+"""Methods of UserWorker and ObjectWorker that change what is at the user's."""
+
+
 class UserWorker:
     """One user's worker, for one thread at a time. Its paths are text with surrogates for what is no UTF-8.
 
