@@ -92,6 +92,21 @@ def test_a_machine_with_gpus_that_is_there_runs_jobs_without() -> None:
     assert found.placements == {"1": ("gpu1",)}
 
 
+def test_a_job_without_gpus_takes_no_machine_that_comes_for_a_job_with_one() -> None:
+    """That job would get another, which the next job without GPUs would take, and so on."""
+    waiting = job("9", gres_per_node=(Gres("gpu", "", 1),))
+    jobs = (job("1", exclusive=True, priority=9), waiting)
+    offers = (offer("p3", shape=_GPU.shape),)
+    assert wants(target(*jobs, pools=(_GPU,), offers=offers)) == [("gpu", 1, ("9",))]
+    coming = claim("gpu1", S.BOOTING, offer=offers[0], jobs=("9",))
+    found = target(*jobs, pools=(_GPU,), offers=offers, claims=(coming,))
+    assert wants(found) == []
+    assert found.placements == {"9": ("gpu1",)}
+    beside = target(waiting, job("1"), pools=(_GPU,), offers=offers)
+    assert wants(beside) == [("gpu", 1, ("9",))]
+    assert last_verdict(beside, "1")[0] == "impossible"
+
+
 def test_the_pool_that_holds_all_for_the_least_money() -> None:
     big = pool("big", shape=Shape(16, 64_000))
     offers = (offer(price="1"), offer("large", "3", big.shape))

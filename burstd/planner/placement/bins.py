@@ -87,6 +87,8 @@ class Bin:
     """Of the jobs that are or were placed on it, where users matter for anything; an empty name: of an unknown one."""
     exclusive_user: bool = False
     """It takes no job of another user while it has any."""
+    gpu_jobs_only: bool = False
+    """It comes for jobs that ask for GPUs: others that took it would have one more machine started for those."""
     verdict: tuple[str, str] | None = None
     """Verdict and reason for a job that is placed on it alone, once they are known."""
 
@@ -198,6 +200,7 @@ class BinFactory:
         return Bin(
             slot, kind, self.traits(pool.partitions, shape.features), shape.cpus, shape.memory_mib,
             self.gres_counts(shape.gres), True, 0.0, pool.name, claim, exclusive_user=pool.exclusive_user,
+            gpu_jobs_only=pool.gpu_jobs_only,
         )  # fmt: skip
 
     def node_bin(

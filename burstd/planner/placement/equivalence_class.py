@@ -118,6 +118,8 @@ class EquivalenceClass:
             return False
         if found.users and not found.admits_users(self.request):
             return False
+        if found.gpu_jobs_only and not self.requirements.asks_for_gpus:
+            return False
         return self._accepts_place(found)
 
     def kept_off_by_users(self, found: Bin) -> bool:

@@ -62,6 +62,8 @@ class Packer:
                     if found.kind is BinKind.IN_FLIGHT:
                         self.promised.add(found.name)
                     self.launched_for.setdefault(job, []).append(found)
+        for found in self.in_flight.bins:
+            found.gpu_jobs_only &= found.name in self.promised
         self.gang_bins: list[tuple[str, list[Bin]]] = []
         """New slots of gangs, by gang."""
         self.tracked_jobs = (
