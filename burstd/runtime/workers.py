@@ -174,17 +174,18 @@ class ThreadWorkers:
                 self._wake()
 
     def run_callbacks(self, on_error: Callable[[str, Exception], None] = reraise) -> int:
-        """Starts work that is due, then runs the callbacks of finished work; returns how much of it was news."""
+        """Starts work that is due, then runs the callbacks of finished work; returns how much of it was news.
+
+        What is finished meanwhile is left to the next call: each writes to the record, and they may come as fast.
+        """
         count = 0
         for work_queue in tuple(self._queues.values()):
             self._start_due(work_queue)
-        while True:
-            try:
-                queue_name, done, news = self._results.get_nowait()
-            except queue.Empty:
-                return count
+        for _ in range(self._results.qsize()):
+            queue_name, done, news = self._results.get_nowait()
             run_callback(queue_name, done, on_error)
             count += news
+        return count
 
     def calls_under_way(self) -> dict[str, int]:
         """Calls that were begun or wait, by lane; from any thread."""

@@ -65,3 +65,18 @@ def test_a_lane_may_be_wider_than_the_others(woken: threading.Event) -> None:
         made.run_callbacks()
     assert sorted(map(str, heard)) == ["0", "1"]  # each met the other
     made.close()
+
+
+def test_what_comes_while_results_are_taken_is_left_to_the_next_loop(
+    workers: ThreadWorkers, woken: threading.Event
+) -> None:
+    heard: list[str] = []
+
+    def first() -> None:
+        woken.clear()
+        workers.post(lambda: heard.append("second"))
+
+    workers.post(first)
+    assert (workers.run_callbacks(), heard) == (1, [])
+    assert woken.is_set()
+    assert (workers.run_callbacks(), heard) == (1, ["second"])
