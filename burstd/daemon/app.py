@@ -45,6 +45,7 @@ from burstd.metrics.service import MetricsService
 from burstd.mounts.service import MountContext, MountService
 from burstd.mounts.streams import MountStreams
 from burstd.mounts.unstarted import BatchScripts, UnstartedJobs
+from burstd.node.ssh.process import SshProcess
 from burstd.node.storage_node import StorageNodeValidator
 from burstd.node.validator import SlurmNodeValidator
 from burstd.notify.service import NotificationService
@@ -139,7 +140,9 @@ def assemble(loaded: LoadedSettings, stack: ExitStack, leadership: Leadership | 
     workers = ThreadWorkers(wake, settings.daemon.workers, widths={MACHINES: settings.daemon.machine_workers})
     stack.callback(workers.close)
     wake_sources = WakeSources(settings, slurm_commands(), clock, wake)
-    validator = make.node_validator(settings, scheduler, clock, providers, store)
+    ssh_process = SshProcess()
+    stack.callback(ssh_process.close)
+    validator = make.node_validator(settings, scheduler, clock, providers, store, ssh_process)
     mounts = _mount_service(
         loaded, stack, store, workers, clock, wake_sources, validator, lambda: reconciler.config.pools, slurm_commands()
     )

@@ -19,6 +19,7 @@ from burstd.mounts.service import MountService
 from burstd.node.reference import REFERENCE_KEY, Reference
 from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.node.ssh.key_pair import ensure_ssh_key
+from burstd.node.ssh.process import SshProcess
 from burstd.node.user_data import UserDataValues, render_user_data
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.reconciler.context import PollIntervals
@@ -73,8 +74,9 @@ class CurrentSettings:
 
 
 def node_validator(
-    settings: Settings, slurm: Scheduler, clock: Clock, providers: Mapping[str, Provider], store: Store
-) -> SlurmNodeValidator:
+    settings: Settings, slurm: Scheduler, clock: Clock, providers: Mapping[str, Provider], store: Store,
+    ssh_process: SshProcess,
+) -> SlurmNodeValidator:  # fmt: skip
     """What makes machines into nodes; makes burstd's own ssh key at the first start."""
     ensure_ssh_key(settings.ssh_key)
     shells = {name: provider.shell for name, provider in providers.items() if isinstance(provider, ShellProvider)}
@@ -82,7 +84,7 @@ def node_validator(
     validator = SlurmNodeValidator(
         site(settings), slurm_version=slurm.version, wall=clock.wall, shells=shells, consoles=consoles,
         slurm_faults=lambda pool: gpu_memory_faults(pool, commands(settings)),
-        slurmd_conf=SlurmdConfReader(commands(settings), clock.now),
+        slurmd_conf=SlurmdConfReader(commands(settings), clock.now), ssh_process=ssh_process,
     )  # fmt: skip
     validator.reference = Reference.from_record(store.metadata(REFERENCE_KEY))
     return validator

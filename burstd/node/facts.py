@@ -6,11 +6,12 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 
 from burstd.domain.cloud.quoting import one_line
 from burstd.domain.mounts import contains
-from burstd.domain.plugins.shell import Shell
+from burstd.domain.plugins.shell import CommandShell
 from burstd.node.errors import CommandFailed
 
 _VERSION = re.compile(r"\b([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})")
@@ -200,11 +201,11 @@ def facts_script(request: FactsRequest) -> str:
 
 
 def read_facts(
-    session: Shell, request: FactsRequest, *, wall: Callable[[], float], timeout_s: float = 60.0
+    session: CommandShell, request: FactsRequest, *, wall: Callable[[], float], timeout_s: float = 60.0
 ) -> MachineFacts:
     """Asks the machine. ``wall``: the head's clock, in seconds since 1970.
 
-    Raises CommandFailed, and what ``Shell.run`` raises.
+    Raises CommandFailed, and what ``CommandShell.run`` raises.
     """
     asked = wall()
     done = session.script(_facts_sh(), *request.arguments, timeout_s=timeout_s)
@@ -215,6 +216,7 @@ def read_facts(
     return facts
 
 
+@cache
 def _facts_sh() -> str:
     scripts = files("burstd.node").joinpath("scripts")
     return "".join(scripts.joinpath(name).read_text(encoding="utf-8") for name in ("gpu_states.sh", "facts.sh"))

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from burstd.domain.cloud.quoting import one_line
 from burstd.domain.framework import Framework
-from burstd.domain.plugins.shell import CommandTimedOut, Shell
+from burstd.domain.plugins.shell import CommandShell, CommandTimedOut
 from burstd.node.errors import CommandFailed
 from burstd.node.expected import CheckFailure
 from burstd.node.facts import MachineFacts
@@ -17,7 +17,7 @@ FRAMEWORKS = "frameworks"
 _ANSWER_S = 15.0
 
 
-def framework_failures(session: Shell, frameworks: Sequence[Framework], *, gpus: bool) -> Iterator[CheckFailure]:
+def framework_failures(session: CommandShell, frameworks: Sequence[Framework], *, gpus: bool) -> Iterator[CheckFailure]:
     """Those that do not work for an ordinary user; ``gpus``: images get the machine's GPUs.
 
     Raises CommandFailed where the machine does not end a check, ConnectionLost.

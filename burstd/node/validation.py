@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.resources import files
 
 import structlog
@@ -16,7 +17,7 @@ import structlog
 from burstd.domain.cloud.offer import GpuTest
 from burstd.domain.cloud.quoting import one_line
 from burstd.domain.framework import Framework
-from burstd.domain.plugins.shell import CommandTimedOut, ConnectionLost, Shell
+from burstd.domain.plugins.shell import CommandShell, CommandTimedOut, ConnectionLost
 from burstd.domain.slurm.shape import Gres
 from burstd.node.checks import GPU_TOOLS, failed_checks
 from burstd.node.errors import CommandFailed, NoConfiguration, SlurmdNotStarted, StepsRunning
@@ -77,7 +78,7 @@ class ValidationResult:
 
 
 def validate_machine(
-    request: ValidationRequest, connect: Callable[[], Shell], on_reached: Callable[[], None] = lambda: None
+    request: ValidationRequest, connect: Callable[[], CommandShell], on_reached: Callable[[], None] = lambda: None
 ) -> ValidationResult:
     """Connects, has the machine say what it is, judges that, and where all is well hands the secrets over.
 
@@ -104,7 +105,7 @@ def validate_machine(
     return ValidationResult(failures, warnings, facts, time.monotonic() - began)
 
 
-def _clear_users(session: Shell, request: ValidationRequest) -> None:
+def _clear_users(session: CommandShell, request: ValidationRequest) -> None:
     """Removes what users of the node that it was have left in memory and in temporary directories."""
     done = session.script(_script("reuse.sh"), request.reused_as, input=request.node_json.encode(), timeout_s=60.0)
     if done.rc == _EX_TEMPFAIL:
@@ -116,7 +117,7 @@ def _clear_users(session: Shell, request: ValidationRequest) -> None:
         )  # fmt: skip
 
 
-def _cut_gpus(session: Shell, mig: Sequence[Gres]) -> None:
+def _cut_gpus(session: CommandShell, mig: Sequence[Gres]) -> None:
     """Cuts each GPU of the machine into these parts (MIG), unless that is done. slurmd does not run yet."""
     if not mig:
         return
@@ -129,7 +130,7 @@ def _cut_gpus(session: Shell, mig: Sequence[Gres]) -> None:
         )  # fmt: skip
 
 
-def _limit_gpu_memory(session: Shell, expected: ExpectedMachine) -> None:
+def _limit_gpu_memory(session: CommandShell, expected: ExpectedMachine) -> None:
     """Brings the machine what limits jobs to their shards' part of a GPU's memory."""
     limit = expected.gpu_memory_limit
     if limit == "none":
@@ -146,7 +147,7 @@ _MISSING = " is missing: "
 """What gpu_test.py says of the driver and programs that are not there."""
 
 
-def _gpu_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:
+def _gpu_failures(session: CommandShell, request: ValidationRequest) -> Iterator[CheckFailure]:
     """GPUs that do not compute, where the pool wants that tested."""
     expected, limit_s = request.expected, request.gpu_test_limit_s
     parts = sum(g.count for g in expected.mig) or 1
@@ -181,7 +182,7 @@ def _gpu_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckF
         yield CheckFailure("gpu_test", f"{wanted} GPUs that compute", found, remedy, allowed, cause)
 
 
-def _framework_failures(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:
+def _framework_failures(session: CommandShell, request: ValidationRequest) -> Iterator[CheckFailure]:
     expected = request.expected
     if FRAMEWORKS in expected.skip:
         return
@@ -189,7 +190,7 @@ def _framework_failures(session: Shell, request: ValidationRequest) -> Iterator[
         yield replace(failure, allowed=FRAMEWORKS in expected.may_differ)
 
 
-def _failed_commands(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:
+def _failed_commands(session: CommandShell, request: ValidationRequest) -> Iterator[CheckFailure]:
     for name, command in request.check_commands.items():
         done = session.script(command, timeout_s=60.0)
         if done.rc != 0:
@@ -197,7 +198,7 @@ def _failed_commands(session: Shell, request: ValidationRequest) -> Iterator[Che
             yield CheckFailure(name, f"success of '{command}'", f"'{done.last_line}' (exit status {done.rc})", remedy)
 
 
-def _failed_programs(session: Shell, request: ValidationRequest) -> Iterator[CheckFailure]:
+def _failed_programs(session: CommandShell, request: ValidationRequest) -> Iterator[CheckFailure]:
     """As Nagios' plug-ins do, 0 means well and 1 a warning; the first line is what is shown, up to a '|'."""
     for name, program in request.check_programs.items():
         done = session.script(_script("check.sh"), f"{PROGRAM_LIMIT_S:.0f}", input=program, timeout_s=_PROGRAM_WAIT_S)
@@ -209,7 +210,7 @@ def _failed_programs(session: Shell, request: ValidationRequest) -> Iterator[Che
             )
 
 
-def _deliver_secrets(session: Shell, request: ValidationRequest, uid: int) -> None:
+def _deliver_secrets(session: CommandShell, request: ValidationRequest, uid: int) -> None:
     """Through the encrypted channel's standard input only: arguments can be read by every user of a machine."""
     content = request.credential(uid).strip().encode("ascii") + b"\n" + request.munge_key
     done = session.script(_script("munge.sh"), str(len(request.munge_key)), input=content, timeout_s=60.0)
@@ -221,7 +222,7 @@ def _deliver_secrets(session: Shell, request: ValidationRequest, uid: int) -> No
 
 def start_slurmd(
     slot: str,
-    connect: Callable[[], Shell],
+    connect: Callable[[], CommandShell],
     *,
     conf_server: str = "",
     options: Sequence[str] = (),
@@ -260,7 +261,7 @@ def start_slurmd(
         raise kind(f"slurmd did not start as {slot}: {done.last_line}")
 
 
-def _start_watch(session: Shell, slot: str, script: str, verdicts: str) -> None:
+def _start_watch(session: CommandShell, slot: str, script: str, verdicts: str) -> None:
     """A machine that cannot watch is a node all the same: its cloud's queue, or its end, tells."""
     conditions = _script("gpu_states.sh") + _script("conditions.sh")
     parts = [part.encode() for part in (_script("watch.sh"), _script("kernel_log.sh"), conditions, verdicts)]
@@ -274,5 +275,6 @@ def _start_watch(session: Shell, slot: str, script: str, verdicts: str) -> None:
         log.warning("machine does not watch itself", slot=slot, error=done.last_line)
 
 
+@cache
 def _script(name: str) -> str:
     return files("burstd.node").joinpath("scripts", name).read_text(encoding="utf-8")

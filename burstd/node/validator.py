@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from burstd.domain.claim import Claim
 from burstd.domain.claim import ClaimState as S
@@ -25,7 +25,7 @@ from burstd.domain.errors import (
 from burstd.domain.health import HealthRules, verdict_table
 from burstd.domain.launch_failure import LaunchFault
 from burstd.domain.missing_home import HOMES, MissingHome
-from burstd.domain.plugins.shell import Shell
+from burstd.domain.plugins.shell import CommandShell, Shell
 from burstd.domain.slurm.slurmd_conf import SlurmdConf
 from burstd.node.checks import failed_checks, format_version, head_homes, head_user_ids
 from burstd.node.comparison import is_shown
@@ -53,7 +53,10 @@ from burstd.node.validation import NVIDIA_DEVICES, ValidationRequest, start_slur
 from burstd.planner.lifecycle.listing import abbreviated_list
 
 if TYPE_CHECKING:
-    from burstd.node.ssh.session import SshSession
+    from burstd.node.ssh.process import ProcessSession, SshProcess
+    from burstd.node.ssh.session import SshSession, SshTarget
+
+_Session = TypeVar("_Session", "SshSession", "ProcessSession")
 
 _SLURMCTLD_PORT = "6817"
 """Where ``conf_server`` names none."""
@@ -138,6 +141,7 @@ class SlurmNodeValidator:
         consoles: Mapping[str, Callable[[str], str]] | None = None,
         slurm_faults: Callable[[Pool], list[str]] = lambda _pool: [],
         slurmd_conf: Callable[[], SlurmdConf] = SlurmdConf,
+        ssh_process: SshProcess | None = None,
     ) -> None:
         """``slurm_version``: slurmctld's; ``wall``: the head's clock, in seconds since 1970.
 
@@ -145,7 +149,8 @@ class SlurmNodeValidator:
         ``shells``: ``Shells.shell`` of the providers that have it; machines of others are entered by ssh.
         ``consoles``: ``ConsoleLog.console`` of the providers that have it, for machines whose host key was lost.
         ``slurm_faults``: what keeps slurmctld from what a pool promises to jobs; may raise SchedulerUnavailable,
-        SchedulerRefused. ``slurmd_conf``: of slurm.conf; may raise these too.
+        SchedulerRefused. ``slurmd_conf``: of slurm.conf; may raise these too. ``ssh_process``: has the sessions by
+        which machines become nodes, of which there may be thousands in a few minutes; None: this process has them.
         """
         self.config = config
         """What is in force; replaced whole, from the deciding thread."""
@@ -159,6 +164,7 @@ class SlurmNodeValidator:
         self._consoles = consoles or {}
         self._slurm_faults = slurm_faults
         self._slurmd_conf = slurmd_conf
+        self._ssh_process = ssh_process
         self._unreachable_slots: dict[str, str] = {}
         """By claim the slots of machines that were proved, and whose host key is lost."""
         self._missing_homes: dict[tuple[str, str], tuple[MissingHome, float]] = {}
@@ -169,7 +175,7 @@ class SlurmNodeValidator:
     def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
         """Validates a machine. A NodeRefused names each difference; its cause is the first failed check."""
         request = self._request(claim, pool)
-        result = validate_machine(request, lambda: self._connect(claim, console), reached)
+        result = validate_machine(request, lambda: self._command_shell(claim, console), reached)
         if result.failures:
             sentence = _difference_message(claim, result.failures)
             names = {failure.name for failure in result.failures}
@@ -243,7 +249,7 @@ class SlurmNodeValidator:
         untested = {"gpu_health", "gpu_clocks"} if pool.gpu_test is GpuTest.NONE else set()
         verdicts = verdict_table(site.health, site.skip_checks | site.may_differ | untested)
         start_slurmd(
-            claim.slot, lambda: self._connect(claim, None), conf_server=site.conf_server,
+            claim.slot, lambda: self._command_shell(claim, None), conf_server=site.conf_server,
             options=site.slurmd_options, command=site.start_command, watch=watch, verdicts=verdicts,
         )  # fmt: skip
 
@@ -420,10 +426,18 @@ class SlurmNodeValidator:
         return credential
 
     def _connect(self, claim: Claim, console: Callable[[], str] | None) -> Shell:
+        return self._provider_shell(claim) or self._ssh_session(claim, console)
+
+    def _command_shell(self, claim: Claim, console: Callable[[], str] | None) -> CommandShell:
+        if self._ssh_process is None:
+            return self._connect(claim, console)
+        return self._provider_shell(claim) or self._pinned_session(claim, console, self._ssh_process.open_session)
+
+    def _provider_shell(self, claim: Claim) -> Shell | None:
         check_address(claim)
         open_shell = self._shells.get(claim.offer.provider)
         if open_shell is None:
-            return self._ssh_session(claim, console)
+            return None
         try:
             return open_shell(claim.instance_id, self.config.connect_timeout_s)
         except ProviderError as error:
@@ -431,7 +445,16 @@ class SlurmNodeValidator:
 
     def _ssh_session(self, claim: Claim, console: Callable[[], str] | None) -> SshSession:
         # paramiko is slow to import, and a daemon that starts no machine needs none of it.
-        from burstd.node.ssh.session import SshTarget, check_port_listening, open_ssh_session  # noqa: PLC0415
+        from burstd.node.ssh.session import open_ssh_session  # noqa: PLC0415
+
+        return self._pinned_session(claim, console, open_ssh_session)
+
+    def _pinned_session(
+        self, claim: Claim, console: Callable[[], str] | None,
+        open_session: Callable[[SshTarget, HostKeys, float], _Session],
+    ) -> _Session:  # fmt: skip
+        """With the host key that is known of the claim's machine, or learned."""
+        from burstd.node.ssh.session import SshTarget, check_port_listening  # noqa: PLC0415 - see _ssh_session
 
         if not claim.address:
             raise NotReachable(f"{claim.slot}: the provider has told no address of instance {claim.instance_id} so far")
@@ -442,7 +465,7 @@ class SlurmNodeValidator:
             # A console costs a call to the cloud; as long as nobody answers there is no need for one.
             check_port_listening(target, site.connect_timeout_s)
             known = self._learn_host_keys(claim, console)
-        session = open_ssh_session(target, known, site.connect_timeout_s)
+        session = open_session(target, known, site.connect_timeout_s)
         self._unreachable_slots.pop(claim.id, None)
         # Only now: what a wrong machine showed must not be remembered.
         if self._host_keys.load_keys(claim.id) is None:

@@ -135,7 +135,7 @@ class DaemonSettings(Section):
     log_format: Literal["text", "json"] = Field(default="text", json_schema_extra=RESTART)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     workers: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(default=8, json_schema_extra=RESTART)
-    machine_workers: Annotated[int, Field(strict=True, ge=1, le=500)] = Field(default=32, json_schema_extra=RESTART)
+    machine_workers: Annotated[int, Field(strict=True, ge=1, le=500)] = Field(default=200, json_schema_extra=RESTART)
     tick_s: Seconds = 15.0
     poll_s: Seconds = 2.0
     cloud_poll_s: Seconds = 15.0

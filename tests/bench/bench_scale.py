@@ -3,6 +3,9 @@
 burstd's own observer, core, executor, database on disk and threads, in real time, over the text of Slurm's commands
 (scale_slurm.py). The cloud takes ``--boot`` seconds until a machine answers; until then an attempt to enter it takes
 seconds in vain. Prints the states, and in the end what is to be compared with the bars.
+
+``--ssh N`` (root): N of the machines are entered by ssh, by burstd's validator. One real sshd answers for them, and
+what scripts do there is played.
 """
 
 from __future__ import annotations
@@ -18,9 +21,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import TypeAlias
+
+import paramiko
 
 from burstd.daemon.loop import MIN_PAUSE_S
 from burstd.db import Store
@@ -31,6 +38,9 @@ from burstd.domain.errors import NodeNotReady
 from burstd.domain.plugins.policy import Policy
 from burstd.domain.plugins.provider import Idempotency, LaunchOutcome, LaunchRequest
 from burstd.domain.slurm.shape import Shape
+from burstd.node.ssh.host_keys import HostKeyPolicy
+from burstd.node.ssh.process import SshProcess
+from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.planner.timeouts import Tuning
 from burstd.reconciler.context import LoopContext, PollIntervals
 from burstd.reconciler.decisions import RuntimeConfig
@@ -46,11 +56,27 @@ from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.scheduler import CommandScheduler
 from policies import backlog, idle, limits
 from tests.bench.scale_slurm import CPUS, MEMORY_MIB, ScaleSlurm
+from tests.lab.boxes import ip
+from tests.lab.ssh_store import SshStore
 
 NOT_YET_S, VALIDATION_S, SLURMD_S = 3.0, 3.0, 2.0
 """An attempt to enter a machine that boots; what is done on one that has booted."""
-_PIECES = 10
-"""Of a validation: what burstd says by ssh, and waits for."""
+_NETWORK = "10.78.0.0/16"
+_LOGINS = 50
+_PLAYED = f"""
+case $SSH_ORIGINAL_COMMAND in
+*'say clock'*) sleep {VALIDATION_S}; date +clock=%s; cat /facts ;;
+*'slurmds()'*) sleep {SLURMD_S} ;;
+*) cat >/dev/null ;;
+esac
+"""
+_FACTS = f"uid=0\ncpus={CPUS}\nmemory_mib={MEMORY_MIB}\nfree_mib=50000\nslurmd=slurm 24.11.5\nmunge=munge-0.5\nend=1\n"
+_SSHD = """
+UsePAM no
+MaxStartups 1000
+PerSourcePenalties no
+ForceCommand . /played
+"""
 LAUNCH_S = 1.0
 """Of the cloud, for each thousand machines."""
 RUNS_AFTER = 0.25
@@ -109,27 +135,27 @@ class SlowCloud:
     def close(self) -> None: ...
 
 
+Machines: TypeAlias = "Callable[[SlowCloud, ScaleSlurm], SlowMachines]"
+
+
 class SlowMachines:
     """Machines that take their time, in threads of burstd's."""
 
-    def __init__(self, cloud: SlowCloud, slurm: ScaleSlurm, cpu_s: float) -> None:
-        """``cpu_s``: processor time of burstd's for each machine, in Python, as ssh takes it."""
+    def __init__(self, cloud: SlowCloud, slurm: ScaleSlurm) -> None:
         self._cloud, self._slurm = cloud, slurm
-        self._cpu_s = cpu_s
 
     def validate(
         self, claim: Claim, _pool: Pool, _console: Callable[[], str] | None, reached: Callable[[], None]
     ) -> str:
+        self._wait_boot(claim)
+        reached()
+        time.sleep(VALIDATION_S)
+        return f"{claim.address} is as it should be"
+
+    def _wait_boot(self, claim: Claim) -> None:
         if self._cloud.age(claim.id) < self._cloud.boot_s:
             time.sleep(NOT_YET_S)
             raise NodeNotReady(f"{claim.address} does not answer on port 22 (no answer)")
-        reached()
-        for _ in range(_PIECES):
-            time.sleep(VALIDATION_S / _PIECES)
-            end = time.thread_time() + self._cpu_s / _PIECES
-            while time.thread_time() < end:
-                pass
-        return f"{claim.address} is as it should be"
 
     def start_slurmd(self, claim: Claim, _pool: Pool, _watch: str = "") -> None:
         time.sleep(SLURMD_S)
@@ -154,6 +180,83 @@ class SlowMachines:
         return ()
 
 
+class SshMachines(SlowMachines):
+    """Some machines that burstd enters by ssh, among those that are played."""
+
+    def __init__(self, cloud: SlowCloud, slurm: ScaleSlurm, validator: SlurmNodeValidator, every: int) -> None:
+        """``every``: of so many one is entered by ssh."""
+        super().__init__(cloud, slurm)
+        self._validator, self._every = validator, every
+
+    def _is_entered(self, claim: Claim) -> bool:
+        return int(claim.id.removeprefix("c")) % self._every == 0
+
+    def validate(self, claim: Claim, pool: Pool, console: Callable[[], str] | None, reached: Callable[[], None]) -> str:
+        if not self._is_entered(claim):
+            return super().validate(claim, pool, console, reached)
+        self._wait_boot(claim)
+        return self._validator.validate(claim, pool, console, reached)
+
+    def start_slurmd(self, claim: Claim, pool: Pool, watch: str = "") -> None:
+        if self._is_entered(claim):
+            self._validator.start_slurmd(claim, pool, watch)
+            self._slurm.register(claim.slot, claim.address)
+        else:
+            super().start_slurmd(claim, pool, watch)
+
+    def retain_only(self, claim_ids: Collection[str]) -> None:
+        self._validator.retain_only(claim_ids)
+
+
+@contextmanager
+def ssh_machines(folder: Path, slots: int, entered: int) -> Iterator[Machines]:
+    """What makes them. In the end says what burstd's ssh process took for each of them.
+
+    This thread, and those that it starts meanwhile, are on their network.
+    """
+    with SshStore(folder, release="trixie") as node, node.reach():
+        ip("route", "add", _NETWORK, "via", node.address)
+        node.box.run(["ip", "route", "add", "local", _NETWORK, "dev", "lo"])
+        for path, text in {"/played": _PLAYED, "/facts": _FACTS, "/etc/ssh/sshd_config.d/bench.conf": _SSHD}.items():
+            node.box.path(path).write_text(text, encoding="ascii")
+        # It runs on burstd's processors, and is no part of burstd: behind one that is first in line for them.
+        sshd = "$(cat /run/sshd.pid)"
+        node.box.run(["sh", "-ec", f"pkill -HUP sshd; chrt -o -p 0 {sshd}; renice -n -20 -p {sshd}"])
+        node.box.wait_ssh()
+        munge_key = folder / "munge.key"
+        munge_key.write_bytes(os.urandom(1024))
+        site = ValidatorConfig(
+            node.key, folder / "host_keys", munge_key, "head",
+            host_key_policies={"slow": HostKeyPolicy.FIRST_USE}, users=(), compare_job_users=False,
+            connect_timeout_s=60.0,  # a single host has the logins of all machines
+        )  # fmt: skip
+        with closing(SshProcess()) as process:
+            validator = SlurmNodeValidator(
+                site, slurm_version=lambda: (24, 11, 5), wall=time.time, credential=lambda _uid: "MUNGE:",
+                ssh_process=process,
+            )  # fmt: skip
+            login_s = _login_s(node)
+            yield lambda cloud, slurm: SshMachines(cloud, slurm, validator, slots // entered)
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            process.close()
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            each_s = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / entered
+            _say(f"processor time of the ssh process: {1000 * each_s:.1f} ms a machine that is entered by ssh, "
+                 f"{each_s / login_s:.2f} times that of a login by paramiko that runs one command")  # fmt: skip
+
+
+def _login_s(node: SshStore) -> float:
+    """Processor time of paramiko as it comes: a login and a command."""
+    begun = time.process_time()
+    for _ in range(_LOGINS):
+        with paramiko.SSHClient() as client:
+            client.load_host_keys(str(node.known_hosts))
+            client.connect(node.address, username="root", key_filename=str(node.key), allow_agent=False,
+                           look_for_keys=False)  # fmt: skip
+            client.exec_command("true")[1].channel.recv_exit_status()
+    return (time.process_time() - begun) / _LOGINS
+
+
 @dataclass(frozen=True, slots=True)
 class LoopTime:
     """One loop, in seconds by the clock and of the processor, and without what Slurm's commands took."""
@@ -166,7 +269,7 @@ class LoopTime:
 class ScaleBench:
     """One burstd."""
 
-    def __init__(self, slots: int, boot_s: float, folder: Path, ssh_cpu_s: float, machine_workers: int) -> None:
+    def __init__(self, slots: int, boot_s: float, folder: Path, machines: Machines, machine_workers: int) -> None:
         names = tuple(f"n{i:04}" for i in range(slots))
         pool = Pool("cloud", names, ("burst",), Shape(CPUS, MEMORY_MIB, features=frozenset({"cloud"})),
                     (OfferRule("slow"),))  # fmt: skip
@@ -185,7 +288,7 @@ class ScaleBench:
             store=self.store,
             scheduler=CommandScheduler(SlurmCommands(self.slurm.run)),
             providers={"slow": self.cloud},
-            validator=SlowMachines(self.cloud, self.slurm, ssh_cpu_s),
+            validator=machines(self.cloud, self.slurm),
             workers=self.workers,
             clock=clock,
             user_data=lambda _pool, _provider: "#cloud-config\n",
@@ -217,11 +320,14 @@ class ScaleBench:
 
 
 def run(
-    slots: int, jobs: int, tasks: int, boot_s: float, limit_s: float, ssh_cpu_s: float, machine_workers: int
+    slots: int, jobs: int, tasks: int, boot_s: float, limit_s: float, entered: int, machine_workers: int
 ) -> dict[str, float]:
-    """The figures of ``BARS`` and more."""
-    with tempfile.TemporaryDirectory(prefix="burstd-bench-") as folder:
-        bench = ScaleBench(slots, boot_s, Path(folder), ssh_cpu_s, machine_workers)
+    """The figures of ``BARS`` and more. ``entered``: machines that are entered by ssh."""
+    with tempfile.TemporaryDirectory(prefix="burstd-bench-") as folder, ExitStack() as stack:
+        machines: Machines = SlowMachines
+        if entered:
+            machines = stack.enter_context(ssh_machines(Path(folder), slots, entered))
+        bench = ScaleBench(slots, boot_s, Path(folder), machines, machine_workers)
         try:
             while bench.reconciler.latest is None or not isinstance(
                 bench.reconciler.latest[0].clouds["slow"].offers, tuple
@@ -280,14 +386,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--tasks", type=int, default=100, help="of each array; 1: each job has a row of its own")
     parser.add_argument("--boot", type=float, default=120.0)
-    parser.add_argument("--ssh-ms", type=float, default=0.0, help="of processor time in Python for each machine")
+    parser.add_argument("--ssh", type=int, default=0, help="machines that are entered by ssh; root")
     parser.add_argument("--workers", type=int, default=DaemonSettings().machine_workers)
     parser.add_argument("--limit", type=float, default=900.0)
     asked = parser.parse_args()
     logs.set_up("text", "error")
     gc.freeze()  # as the daemon does
     load = os.getloadavg()[0]
-    figures = run(asked.slots, asked.jobs, asked.tasks, asked.boot, asked.limit, asked.ssh_ms / 1000, asked.workers)
+    figures = run(asked.slots, asked.jobs, asked.tasks, asked.boot, asked.limit, asked.ssh, asked.workers)
     _say(f"{asked.slots} slots, {asked.jobs} jobs in arrays of {asked.tasks}")
     _say(f"load {load:.1f} before and {os.getloadavg()[0]:.1f} after")
     for name, value in figures.items():

@@ -7,7 +7,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -36,6 +37,7 @@ from burstd.node.facts import NO_LIMIT, FactsRequest, UserIds, facts_script, par
 from burstd.node.reference import Reference
 from burstd.node.ssh.host_keys import HostKeyPolicy, parse_console_host_keys
 from burstd.node.ssh.key_pair import ensure_ssh_key
+from burstd.node.ssh.process import SshProcess
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.box import Box
@@ -48,9 +50,9 @@ pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.usefixtures("hea
 class ValidationBench:
     """A prover, and claims for it to prove."""
 
-    def __init__(self, machines: Machines, directory: Path) -> None:
+    def __init__(self, machines: Machines, directory: Path, ssh_process: SshProcess) -> None:
         cluster = machines.cluster
-        self.machines = machines
+        self.machines, self.ssh_process = machines, ssh_process
         self.pool = cluster.pools[0]
         self.cluster = cluster
         # Boxes have the machine's CPUs and memory, not their type's.
@@ -72,7 +74,7 @@ class ValidationBench:
         config = replace(self.config, **changes)  # type: ignore[arg-type]
         validator = SlurmNodeValidator(
             config, slurm_version=lambda: self.version, wall=lambda: time.time() + self.late_s,
-            credential=self.machines.credential,
+            credential=self.machines.credential, ssh_process=self.ssh_process,
         )  # fmt: skip
         validator.reference = self.reference
         return validator
@@ -89,8 +91,9 @@ class ValidationBench:
 
 
 @pytest.fixture
-def bench(machines: Machines, tmp_path: Path) -> ValidationBench:
-    return ValidationBench(machines, tmp_path)
+def bench(machines: Machines, tmp_path: Path) -> Iterator[ValidationBench]:
+    with closing(SshProcess()) as ssh_process:
+        yield ValidationBench(machines, tmp_path, ssh_process)
 
 
 def pids(box: Box, program: str) -> list[str]:

@@ -194,8 +194,8 @@ class RemoteTerminal(Protocol):
         ...
 
 
-class Shell(Protocol):
-    """A way into one machine, with the rights that burstd has there. Not for several threads at once, but its wires.
+class CommandShell(Protocol):
+    """A way into one machine, to run commands with the rights that burstd has there. Not for several threads at once.
 
     Close it, or use ``with``. What burstd will never be allowed to do there raises NodeRefused.
     """
@@ -212,6 +212,20 @@ class Shell(Protocol):
         """Runs a POSIX sh script with arguments, in one round trip; otherwise as ``run``."""
         ...
 
+    def close(self) -> None:
+        """Hangs up; may be repeated."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Shell(CommandShell, Protocol):
+    """A CommandShell that does more. Its wires may be used by threads of their own."""
+
     def start_process(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> RemoteProcess:
         """Starts a command and talks with it line by line. Raises ConnectionLost."""
         ...
@@ -226,16 +240,6 @@ class Shell(Protocol):
         Raises NotListening, ConnectionLost; neither ends the wires that there are. The wire ends with the shell.
         """
         ...
-
-    def close(self) -> None:
-        """Hangs up; may be repeated."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 class NotListening(NodeNotReady):
