@@ -105,7 +105,9 @@ def run_daemon(loaded: LoadedSettings) -> None:
             if to_lead is None:
                 return
             loaded = to_lead
-        _run(loaded, stack, assemble(loaded, stack, leadership), notifier, leadership, control)
+        with notifier.patience():
+            components = assemble(loaded, stack, leadership)
+        _run(loaded, stack, components, notifier, leadership, control)
 
 
 def assemble(loaded: LoadedSettings, stack: ExitStack, leadership: Leadership | None = None) -> DaemonComponents:

@@ -153,7 +153,8 @@ class Standby:
         """One try. Not with another ssh key: no machine could be entered, and all would be given up."""
         try:
             self._note_key(head_with_another_key(key_digest(self._loaded.settings.ssh_key), self._heads))
-            leads = not self._other_key and self._leadership.try_lead(self._digest, self._version)
+            with self._notifier.patience():
+                leads = not self._other_key and self._leadership.try_lead(self._digest, self._version)
         except (StoreError, KeyUnusable, OSError) as error:
             self._note_trouble(str(error))
             return False

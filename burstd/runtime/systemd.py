@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 
 class Notifier:
@@ -50,9 +52,22 @@ class Notifier:
         """burstd is on its way out."""
         return self._send("STOPPING=1", *_status(status))
 
-    def extend_timeout(self, seconds: float) -> bool:
-        """Starting or stopping takes this much longer, from now."""
-        return self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
+    @contextmanager
+    def patience(self, every_s: float = 20.0) -> Iterator[None]:
+        """Neither the time limit of a start nor the watchdog ends burstd meanwhile: a new schema may take its time."""
+        done = threading.Event()
+
+        def ask() -> None:
+            while not done.wait(every_s):
+                self._send("WATCHDOG=1", f"EXTEND_TIMEOUT_USEC={round(4 * every_s * 1_000_000)}")
+
+        thread = threading.Thread(target=ask, name="patience", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def close(self) -> None:
         """Closes the socket; later calls say nothing."""
