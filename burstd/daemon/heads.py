@@ -77,7 +77,8 @@ def differences(own: HeadRow, other: HeadRow) -> list[str]:
 def leader_alarms(own: HeadRow, heads: Sequence[HeadRow], watched_s: float) -> list[str]:
     """What a leader says of its standby. ``watched_s``: for so long it has looked for one."""
     others = [head for head in heads if head.host != own.host]
-    waiting = [head for head in others if head.age_s < MISSED_AFTER_S]
+    # What the head that led before has said of itself is not of a standby.
+    waiting = [head for head in others if head.age_s < min(MISSED_AFTER_S, watched_s)]
     if waiting:
         faults = [f"{head.host} could not take over: {alarm}" for head in waiting for alarm in head.alarms]
         return [*(text for head in waiting for text in differences(own, head)), *faults]
@@ -111,8 +112,8 @@ class HeadWatch:
 
     def standbys(self) -> str:
         """Those that wait, each with how long ago it was seen; empty: none."""
-        since = time.monotonic() - self._looked
-        ages = {h.host: h.age_s + since for h in self._heads if h.host != self._leadership.host}
+        since, led_s = time.monotonic() - self._looked, self._looked - self._begun
+        ages = {h.host: h.age_s + since for h in self._heads if h.host != self._leadership.host and h.age_s < led_s}
         return ", ".join(f"{host}, seen {duration_text(age)} ago" for host, age in ages.items() if age < MISSED_AFTER_S)
 
     def _watch(self) -> None:

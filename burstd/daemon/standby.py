@@ -36,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 TRY_EVERY_S = 1.0
 CHECK_EVERY_S = 3600.0
+CHECK_AGAIN_S = 60.0
+"""After a check that has found a fault."""
 
 
 def takeover_faults(loaded: LoadedSettings) -> Iterator[str]:
@@ -63,7 +65,7 @@ def takeover_faults(loaded: LoadedSettings) -> Iterator[str]:
 
 
 class TakeoverChecks:
-    """``takeover_faults`` in a thread, at once and every CHECK_EVERY_S."""
+    """``takeover_faults`` in a thread, at once and every CHECK_EVERY_S, or CHECK_AGAIN_S."""
 
     def __init__(self, loaded: LoadedSettings) -> None:
         self._loaded = loaded
@@ -83,8 +85,11 @@ class TakeoverChecks:
     def _check(self) -> None:
         found = tuple(takeover_faults(self._loaded))
         for fault in found:
-            log.warning("this head could not take over", why=fault)
+            if fault not in self.faults:
+                log.warning("this head could not take over", why=fault)
         self.faults = found
+        if found:
+            self._due = time.monotonic() + CHECK_AGAIN_S
 
 
 class Standby:
@@ -168,7 +173,12 @@ class Standby:
 
     def _exchange(self) -> None:
         """Says what this head is, and reads what the others are and who leads."""
-        alarms = (*filter(None, (self._unread, self._trouble)), *self._checks.faults)
+        faults = [self._unread, self._trouble, *self._checks.faults]
+        try:
+            self._leadership.check_schema()
+        except StoreError as error:
+            faults.append(str(error))
+        alarms = tuple(dict.fromkeys(filter(None, faults)))
         leader, unlike = self._view.leader, []
         try:
             own = describe_head(self._leadership.host, self._version, self._loaded.settings, alarms)
@@ -182,7 +192,7 @@ class Standby:
             leads = [head for head in self._heads if row and head.host == row.holder != own.host]
             unlike = [text for head in leads for text in differences(own, head)]
             leader = f"{row.holder} since {_time_text(row.since)}" if row else ""
-        self._view = self._view.model_copy(update={"leader": leader, "alarms": [*unlike, *alarms]})
+        self._view = self._view.model_copy(update={"leader": leader, "alarms": [*dict.fromkeys([*unlike, *alarms])]})
         self._notifier.status(f"standby: {leader} leads" if leader else "standby: no head leads")
 
     def _note_key(self, host: str) -> None:

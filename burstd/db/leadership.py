@@ -232,6 +232,11 @@ class Leadership:
         row = insert(HEAD).values(cluster=self.cluster, host=self.host, **values)
         self._read(row.on_conflict_do_update(index_elements=["cluster", "host"], set_=values).returning(HEAD.c.host))
 
+    def check_schema(self) -> None:
+        """Raises StoreNewer where the next takeover would."""
+        with translate_errors(self._url), self._engine.connect() as connection:
+            schema_is_current(connection, display_url(self._url))
+
     def heads(self) -> tuple[HeadRow, ...]:
         """What each head has said of itself last, by host."""
         columns = [HEAD.c[name] for name in ("host", "settings_digest", "key_digest", "version", "alarms")]

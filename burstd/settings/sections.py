@@ -170,7 +170,7 @@ class SlurmSettings(Section):
     state_save_location: Annotated[AbsolutePath | None, BeforeValidator(_auto)] = Field(
         default=None, json_schema_extra=RESTART
     )
-    programs: AbsolutePath = Path("/usr/bin")
+    programs: AbsolutePath = Path("/opt/burstd/bin")
     keep_partitions: tuple[PartitionName, ...] = ()
     resume_timeout_s: Count = 900
     suspend_timeout_s: Count = 30

@@ -23,6 +23,7 @@ NAMES = {
     [
         ("head(10.0.0.10)", "10.0.0.10:6817", "", "", False),
         ("login", "login,fd00::10", "", "", False),
+        ("far", "far", "", "", False),
         ("head", "", "", "", False),
         ("head(127.0.0.1)", "", "slurm.conf", "127.0.0.1, which every machine has for itself", False),
         ("hed", "", "slurm.conf", "hed, which cannot be resolved here", False),
@@ -42,7 +43,7 @@ def test_where_nodes_look_for_slurmctld(host: str, conf_server: str, where: str,
             f"write SlurmctldHost={host.partition('(')[0]}(ADDRESS) with the head's address and restart slurmctld",
         ),
         "burstd.toml": (
-            "an address of this host, where slurmctld runs",
+            "an address of this host, or of a SlurmctldHost",
             "correct conf_server in [slurm] of burstd.toml; a port that another host forwards here will do too",
         ),
         "": ("", ""),

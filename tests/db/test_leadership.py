@@ -21,6 +21,7 @@ from burstd.db import (
     NotLeading,
     Store,
     StoreBroken,
+    StoreNewer,
     StoreReader,
     StoreReadOnly,
     StoreUnavailable,
@@ -107,6 +108,20 @@ def test_one_head_leads_and_the_next_begins_another_epoch(place: str) -> None:
         assert two.try_lead("s2", "2")
         two.sure(0.5)
         assert (two.epoch, two.current().holder) == (2, "head2")  # type: ignore[union-attr]
+
+
+def test_a_head_that_waits_finds_the_schema_of_a_newer_burstd(place: str) -> None:
+    with Head(place, "head1") as one, Head(place, "head2") as two:
+        two.check_schema()
+        assert one.try_lead("s1", "1")
+        two.check_schema()
+        execute(place, "UPDATE alembic_version SET version_num = '9999'")
+        with pytest.raises(StoreNewer, match="install that version again"):
+            two.check_schema()
+        assert len(two.heads()) == 0
+        one.close()
+        with pytest.raises(StoreNewer):
+            two.try_lead("s2", "2")
 
 
 def test_of_two_that_start_at_once_one_leads(place: str) -> None:

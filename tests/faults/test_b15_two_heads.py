@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from burstd.daemon import standby
 from burstd.daemon.heads import (
     FORGOTTEN_AFTER_S,
     MISSED_AFTER_S,
@@ -20,12 +22,14 @@ from burstd.daemon.heads import (
     head_with_another_key,
     leader_alarms,
 )
+from burstd.daemon.settings_in_force import load_and_check
 from burstd.db import HeadRow
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.settings import SettingsError, parse_settings
 from burstd.slurm.hooks.stage_client import exchange_call
 from tests.db.conftest import postgresql_server
 from tests.doubles.lone_daemon import LoneDaemon, lone_heads
+from tests.lab.patience import patience_s
 
 __all__ = ["postgresql_server"]
 
@@ -52,6 +56,8 @@ def test_a_leader_says_what_would_be_in_the_way_of_its_standby(other: HeadRow, s
     assert leader_alarms(ONE, (ONE, other), MISSED_AFTER_S) == said
     assert leader_alarms(ONE, (ONE,), MISSED_AFTER_S - 1) == []
     assert len(leader_alarms(ONE, (ONE,), MISSED_AFTER_S)) == 1
+    # It led before, and has not been seen since.
+    assert leader_alarms(ONE, (ONE, replace(TWO, version="1.1", age_s=9.0)), 5.0) == []
 
 
 def test_a_head_with_another_ssh_key_must_not_lead() -> None:
@@ -92,6 +98,25 @@ def test_a_standby_needs_a_database_and_a_folder_that_both_heads_reach() -> None
     )
 
 
+def test_what_a_standby_found_is_looked_at_again_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "CHECK_AGAIN_S", 0.0)
+    settings = LoneDaemon(tmp_path).settings
+    settings.write_text(settings.read_text().partition("[providers")[0])
+    checks, end = standby.TakeoverChecks(load_and_check(settings)), time.monotonic() + 60
+
+    def wait(*, faulty: bool) -> None:
+        while bool(checks.faults) != faulty:
+            assert time.monotonic() < end, checks.faults
+            checks.start_due()
+
+    wait(faulty=True)
+    assert checks.faults[0].startswith("Slurm cannot be asked: ")
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\nprintf '%s\\n' 'SlurmUser = root(0)' 'StateSaveLocation = /var'\n")
+    scontrol.chmod(0o755)
+    wait(faulty=False)
+
+
 class Heads:
     """Two that can be asked."""
 
@@ -110,6 +135,12 @@ class Heads:
             [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, timeout=60,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "BURSTD_SOCKET": str(socket_path)},
         )  # fmt: skip
+
+    def wait_status(self, host: str, words: str) -> None:
+        """Until ``burstctl status`` says this; a leader looks for its standby every ten seconds."""
+        end = time.monotonic() + patience_s(30)
+        while words not in (said := self.burstctl(host, "status").stdout):
+            assert time.monotonic() < end, said
 
 
 @pytest.fixture
@@ -140,7 +171,7 @@ def test_the_second_head_waits_says_who_leads_and_takes_over(heads: Heads) -> No
     assert "doubt" not in second.log_text()
     first = heads.start("head1", "burstd waits as standby")
     assert "the leader is head2 since" in " ".join(heads.burstctl("head1", "status").stdout.split())
-    assert heads.burstctl("head2", "status").stdout.splitlines()[1].strip().startswith("standby: head1, seen ")
+    heads.wait_status("head2", "standby: head1, seen ")
     # The key that a head would lead with is another one: it leaves the cluster without a leader, and says so.
     key = first.settings.parent.parent / "shared" / "ssh_key"
     key.rename(key.with_name("former"))

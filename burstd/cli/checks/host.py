@@ -19,8 +19,10 @@ def slurmctld_findings(
     config: Mapping[str, str], conf_server: str, resolve: Resolve, is_local: Callable[[str], bool]
 ) -> Iterator[SlurmConfFinding]:
     """``config``: what slurmctld says of its settings. ``conf_server``: of burstd.toml. ``is_local``: of an address."""
+    controllers: set[str] = set()
     for name, address in controller_hosts(config).items():
         host = address or name
+        controllers.update(resolve(host))
         fault = _fault(host, resolve(host))
         # A name is another address elsewhere; that it has none in slurm.conf is said already.
         if fault and (address or not resolve(host)):
@@ -33,10 +35,10 @@ def slurmctld_findings(
         host = server.rpartition(":")[0] if re.search(r"[^:]:\d+$", server) else server
         found = [*resolve(host)]
         fault = _fault(host, found)
-        if fault or not any(map(is_local, found)):
+        if fault or not any(is_local(address) or address in controllers for address in found):
             named = host if host in found else f"{host} is {' and '.join(found)}"
             yield SlurmConfFinding(
-                "slurm.conf_server", "an address of this host, where slurmctld runs",
+                "slurm.conf_server", "an address of this host, or of a SlurmctldHost",
                 fault or f"{named}, which this host does not have", _LOST,
                 "correct conf_server in [slurm] of burstd.toml; a port that another host forwards here will do too",
                 not fault,

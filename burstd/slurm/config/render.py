@@ -56,7 +56,7 @@ class SlurmConfOptions:
     """
 
     version: tuple[int, int, int] = (22, 5, 0)
-    programs: str = "/usr/bin"
+    programs: str = "/opt/burstd/bin"
     onprem_partitions: tuple[str, ...] = ()
     resume_timeout_s: int = 900
     suspend_timeout_s: int = 30
