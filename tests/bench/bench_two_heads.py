@@ -103,9 +103,8 @@ def simulated(kills: int, seed: int, at_once: int, table: Table) -> None:
 
 def _summary(one: Account) -> str:
     wrong = {name: found for name, found in one.faults.items() if found}
-    return (
-        f"{len(one.took)} kills, {one.jobs} jobs, {one.machines} machines, longest {max(one.took):.2f} s {wrong or ''}"
-    )
+    made = f"{len(one.took)} kills, {one.jobs} jobs, {one.machines} machines, longest {max(one.took):.2f} s"
+    return f"{made}; load {os.getloadavg()[0]:.0f} {wrong or ''}"
 
 
 def real(kills: int, seed: int, table: Table) -> None:

@@ -25,7 +25,7 @@ import psycopg
 
 from burstd.daemon.standby import TRY_EVERY_S
 from burstd.db import Leadership, StoreError
-from burstd.db.leadership import EX_UNAVAILABLE, SURE_S
+from burstd.db.leadership import SURE_S, end_process
 from providers.sandbox.boxes.network import LabNetwork
 from providers.sandbox.cloud.server import inside_network
 from tests.db.acting import act_without_end
@@ -35,8 +35,8 @@ from tests.lab.patience import patience_s
 PACE_S = 0.05
 MOMENT_S = 3.0
 """Until a leader is cut off, at most, once the other head waits."""
-_FIRST, _LAST, _TRIES = range(3)
-"""When a head acted first and last, 0.0 for never, and how often it found that the other leads."""
+_FIRST, _LAST, _TRIES, _ENDED = range(4)
+"""When a head acted first and last, 0.0 for never; how often it found that the other leads; 1.0: it ended itself."""
 _CONTEXT = multiprocessing.get_context("forkserver")
 Acts = Sequence[float]
 
@@ -50,15 +50,20 @@ class Cut:
     took: float
     """From the cut to the first act of the next leader."""
     ended: bool
-    """The former leader has, of its own."""
+    """The former leader has, of its own accord."""
     one_leads: bool
     """Once both reach the database again."""
 
 
 def _run_head(place: str, network: LabNetwork, host: str, acts: list[float]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what it logs
+
+    def end(why: str) -> None:
+        acts[_ENDED] = 1.0
+        end_process(why)
+
     with inside_network(replace(network, namespace=host)):  # this host's, in place of the hub's
-        leadership = Leadership.open(place, "site", host)
+        leadership = Leadership.open(place, "site", host, end=end)
         pause = threading.Event()
         while not _leads(leadership, acts):
             pause.wait(TRY_EVERY_S)
@@ -88,7 +93,7 @@ class _Head:
         self.start()
 
     def start(self) -> None:
-        self.acts = _CONTEXT.RawArray("d", 3)
+        self.acts = _CONTEXT.RawArray("d", 4)
         self.process: ForkServerProcess = _CONTEXT.Process(target=_run_head, args=(*self._arguments, self.acts))
         self.process.start()
 
@@ -106,8 +111,9 @@ def _link(network: LabNetwork, host: str, state: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def _cut(network: LabNetwork, leader: _Head, other: _Head, chance: random.Random) -> Cut:
-    _until(lambda: leader.acts[_FIRST] and other.acts[_TRIES], 60, "one leads, and the other waits")
+def _cut(network: LabNetwork, heads: Sequence[_Head], chance: random.Random) -> Cut:
+    _until(lambda: any(h.acts[_FIRST] for h in heads) and any(h.acts[_TRIES] for h in heads), 60, "one of two leads")
+    other, leader = sorted(heads, key=lambda head: head.acts[_FIRST])
     # The moment is the point: it is drawn, not waited for.
     time.sleep(chance.uniform(0.0, MOMENT_S))
     _link(network, leader.host, "0")
@@ -118,25 +124,20 @@ def _cut(network: LabNetwork, leader: _Head, other: _Head, chance: random.Random
         leader.process.join(patience_s(60))
     _link(network, leader.host, "3")
     leader.process.join(patience_s(60))
-    code, last = leader.process.exitcode, leader.acts[_LAST]
+    former = leader.acts
     leader.start()
     _until(lambda: leader.acts[_TRIES] or leader.acts[_FIRST], 60, "the former leader is back")
     back = time.monotonic()
     _until(lambda: other.acts[_LAST] > back, 60, "one acts")
     first = other.acts[_FIRST]
-    return Cut(first - last, first - begun, code == EX_UNAVAILABLE, not leader.acts[_FIRST])
+    return Cut(first - former[_LAST], first - begun, bool(former[_ENDED]), not leader.acts[_FIRST])
 
 
 def _cut_pair(network: LabNetwork, place: str, hosts: Sequence[str], cuts: int, seed: int) -> list[Cut]:
     chance = random.Random(seed)  # noqa: S311 - nothing secret
-    leader, other = heads = [_Head(place, network, host) for host in hosts]
+    heads = [_Head(place, network, host) for host in hosts]
     try:
-        found = []
-        for _ in range(cuts):
-            if other.acts[_FIRST]:
-                leader, other = other, leader
-            found.append(_cut(network, leader, other, chance))
-        return found
+        return [_cut(network, heads, chance) for _ in range(cuts)]
     finally:
         for head in heads:
             head.process.kill()

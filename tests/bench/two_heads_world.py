@@ -31,7 +31,8 @@ from burstd.db import StoreReader
 from burstd.domain.claim import Claim
 from burstd.domain.cloud.instance import TAG_CLAIM
 from burstd.domain.cloud.offer import Pool
-from burstd.domain.errors import BurstdError
+from burstd.domain.errors import BurstdError, NodeNotReady
+from burstd.domain.plugins.shell import Shell
 from burstd.domain.slurm.job import JobState
 from burstd.domain.slurm.shape import Shape
 from burstd.node.validator import SlurmNodeValidator
@@ -222,6 +223,9 @@ class _AskedMachines(SlurmNodeValidator):
     def probe(self, claim: Claim) -> None:
         self.line.call("machines", "probe", claim)
 
+    def connect(self, claim: Claim) -> Shell:
+        raise NodeNotReady(f"{claim.slot} is played, and has no shell")
+
 
 def _run_command(
     argv: Sequence[str], environment: Mapping[str, str], timeout_s: float
@@ -279,6 +283,8 @@ class PlayedHeads:
         for daemon in self._daemons.values():
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             text = daemon.settings.read_text().replace("http://127.0.0.1:9", url)
+            # A launch whose heads are killed again and again is no sign of a bad cloud, which nothing is bought from.
+            text = text.replace("[daemon]\n", "[daemon]\nlaunch_attempts = 100\n")
             daemon.settings.write_text(text.replace("c[1-4]", f"c[1-{len(SLOTS)}]") + _SETTINGS)
 
     def _let_time_pass(self) -> None:

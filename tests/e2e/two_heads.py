@@ -146,7 +146,9 @@ class TwoHeads(Site):
         folder = str(make_url(database).query["host"])
         settings = QUICK.replace("keep_alive_s = 2", "keep_alive_s = 0.3")
         binds = (BindMount(Path(folder), folder, read_only=False),)
-        super().__init__(binds=binds, settings=settings, cloud="boot_seconds = 0.3", **more)
+        # slurmctld knows all jobs until they are counted.
+        conf = "MinJobAge=7200\n"
+        super().__init__(binds=binds, settings=settings, cloud="boot_seconds = 0.3", extra_conf=conf, **more)
         self.database = database
         self._heads: dict[str, subprocess.Popen[bytes]] = {}
 
