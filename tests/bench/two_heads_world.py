@@ -66,6 +66,8 @@ BOOT_S = 0.3
 _CONF = SlurmConf(resume_timeout_s=300.0, suspend_timeout_s=1.0, power_interval_s=0.2)
 # A process that has imported burstd, and becomes a head whenever one is wanted: most of a start is to import.
 _CONTEXT = multiprocessing.get_context("forkserver")
+# Two applications made at once by two threads have wrong models of what they are asked.
+_ONE_AT_A_TIME = threading.Lock()
 _SETTINGS = """
 [sampler]
 enabled = false
