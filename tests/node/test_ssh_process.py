@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import closing
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -113,3 +116,51 @@ def test_an_honest_process_serves_many_threads_sessions_at_once(process: SshProc
         assert {session.script("cat", input=b"x").out for session in reversed(sessions)} == {"heard x"}
         for session in sessions:
             session.close()
+
+
+def test_a_process_that_cannot_be_started_is_started_by_the_next_session(
+    process: SshProcess, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sshd(conduct=_answer) as there:
+        with monkeypatch.context() as no_more:
+            no_more.setattr(sys, "executable", str(key.with_name("missing")))
+            with pytest.raises(ConnectionLost, match="takes no more: No such file or directory"):
+                _open(process, there, key)
+        with _open(process, there, key) as session:
+            assert session.host_key == there.host_key
+
+
+def test_a_closed_process_is_not_started_again(process: SshProcess, key: Path) -> None:
+    before = _children()
+    process.close()
+    with sshd() as there, pytest.raises(ConnectionLost, match="burstd ends"):
+        _open(process, there, key)
+    assert _children() == before
+
+
+def test_a_session_of_a_process_of_before_does_not_end_the_next(
+    process: SshProcess, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sshd(conduct=_answer) as there, _open(process, there, key) as session:
+        (first, _), connection = process._running, session._connection  # type: ignore[misc]
+        first.kill()
+        first.wait()
+        with _open(process, there, key) as again:
+            # As where it is found stuck by two at once.
+            monkeypatch.setattr(Connection, "poll", lambda self, _: self is not connection)
+            monkeypatch.setattr(Connection, "send", lambda *_: None)
+            with pytest.raises(ConnectionLost):
+                session.run(["true"])
+            monkeypatch.undo()
+            assert again.script("cat", input=b"x").out == "heard x"
+
+
+def test_descriptors_that_cannot_be_had_cost_one_session(process: SshProcess, key: Path) -> None:
+    with sshd(conduct=_answer) as there, _open(process, there, key) as session:
+        child = process._running[0].pid  # type: ignore[index]
+        limits = resource.prlimit(child, resource.RLIMIT_NOFILE)
+        resource.prlimit(child, resource.RLIMIT_NOFILE, (3, limits[1]))
+        with pytest.raises(ConnectionLost):
+            _open(process, there, key)
+        resource.prlimit(child, resource.RLIMIT_NOFILE, limits)
+        assert session.script("cat", input=b"x").out == "heard x"

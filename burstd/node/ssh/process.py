@@ -5,6 +5,7 @@ A thread there has each session, over a socket pair, and ends it when the socket
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -38,61 +39,64 @@ class SshProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        """The process, and what it is told of new sessions by."""
+        self._closed = False
 
     def open_session(self, target: SshTarget, known: HostKeys, timeout_s: float = 10.0) -> ProcessSession:
         """As ``open_ssh_session``; raises ConnectionLost as well."""
-        ours, theirs = socket.socketpair()
-        session = ProcessSession(self, Connection(ours.detach()), target.address)
         try:
-            with theirs, self._lock:
-                socket.send_fds(self._running(), [b"."], [theirs.fileno()])
-            session.host_key = session.answer((target, known, timeout_s), _PARTS * timeout_s)
+            session = self._session(target.address)
         except OSError as error:
-            session.close()
             raise ConnectionLost(f"the process of ssh sessions takes no more: {error.strerror or error}") from None
+        try:
+            session.host_key = session.answer((target, known, timeout_s), _PARTS * timeout_s)
         except BaseException:
             session.close()
             raise
         return session
 
-    def _running(self) -> socket.socket:
-        """What it is told of new sessions by."""
-        if self._child is not None and self._child.poll() is not None:
-            log.error("the process of ssh sessions has ended, and is started again", status=self._child.returncode)
+    def _session(self, address: str) -> ProcessSession:
+        ours, theirs = socket.socketpair()
+        connection = Connection(ours.detach())  # it is closed where nobody has it any more
+        with theirs, self._lock:
+            child, control = self._start_missing()
+            socket.send_fds(control, [b"."], [theirs.fileno()])
+        return ProcessSession(child, connection, address)
+
+    def _start_missing(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        if self._closed:
+            raise ConnectionLost("burstd ends, and enters no machine any more")
+        if self._running is not None and self._running[0].poll() is not None:
+            log.error("the process of ssh sessions has ended, and is started again", status=self._running[0].returncode)
             self._forget()
-        if self._control is None:
-            self._control, theirs = socket.socketpair()
-            self._control.settimeout(_END_S)
+        if self._running is None:
+            control, theirs = socket.socketpair()
+            control.settimeout(_END_S)
             with theirs:
                 fd = theirs.fileno()
                 argv = [sys.executable, "-I", "-m", __name__, str(fd)]
-                self._child = subprocess.Popen(argv, pass_fds=(fd,), stdin=subprocess.DEVNULL, env={}, cwd="/")
-        return self._control
-
-    def kill(self) -> None:
-        """Ends it, and all of its sessions; the next session has a new one."""
-        with self._lock:
-            if self._child is not None:
-                self._child.kill()
-                self._child.wait()
+                child = subprocess.Popen(argv, pass_fds=(fd,), stdin=subprocess.DEVNULL, env={}, cwd="/")
+            self._running = child, control
+        return self._running
 
     def close(self) -> None:
-        """Ends it; may be repeated."""
+        """Ends it, and opens no session any more; may be repeated."""
         with self._lock:
+            self._closed = True
             self._forget()
 
     def _forget(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._child is not None:
-            try:
-                self._child.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()
-        self._control = self._child = None
+        if self._running is None:
+            return
+        child, control = self._running
+        self._running = None
+        control.close()
+        try:
+            child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 class ProcessSession(Closing):
@@ -101,8 +105,8 @@ class ProcessSession(Closing):
     host_key = ""
     """The key that the machine showed: ``ssh-ed25519 AAAA...``."""
 
-    def __init__(self, process: SshProcess, connection: Connection, address: str) -> None:
-        self._process, self._connection, self._address = process, connection, address
+    def __init__(self, child: subprocess.Popen[bytes], connection: Connection, address: str) -> None:
+        self._child, self._connection, self._address = child, connection, address
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float = 30.0) -> CompletedCommand:  # noqa: A002 - as in subprocess.run
         """As SshSession has it."""
@@ -119,7 +123,8 @@ class ProcessSession(Closing):
             self._connection.send(request)
             if not self._connection.poll(within_s + _SILENT_S):
                 log.error("the process of ssh sessions is stuck, and is ended")
-                self._process.kill()
+                self._child.kill()  # and all of its sessions; the next session has a new one
+                self._child.wait()
             said = self._connection.recv()
         except (OSError, EOFError):
             raise ConnectionLost(f"the process of ssh sessions ended while it spoke with {self._address}") from None
@@ -157,8 +162,13 @@ def _main() -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM):  # it ends with burstd, which may have something to finish
         signal.signal(ignored, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
-    while descriptors := socket.recv_fds(control, 1, 1)[1]:
-        threading.Thread(target=_serve, args=(Connection(descriptors[0]), open_ssh_session), daemon=True).start()
+    while True:
+        said, descriptors, *_ = socket.recv_fds(control, 1, 1)
+        if not said:
+            os._exit(0)  # whatever its threads are at: systemd waits for it before it starts burstd again
+        for descriptor in descriptors:  # none: there are too many, and this session alone is lost
+            with suppress(RuntimeError):  # so it is where no thread can be had
+                threading.Thread(target=_serve, args=(Connection(descriptor), open_ssh_session), daemon=True).start()
 
 
 if __name__ == "__main__":
