@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -138,3 +139,16 @@ def test_a_program_that_nobody_asks_ends_by_itself(tmp_path: Path) -> None:
             program.stdin.flush()
             assert program.wait(20) == 0
     assert [path.name for path in (tmp_path / "objects").rglob("*")] == [".tmp"]
+
+
+def test_an_object_comes_by_sockets_too(tmp_path: Path) -> None:
+    """Nothing can be spliced from one into a file, and an sshd may give them to its programs."""
+    ours, theirs = (os.fdopen(end.detach(), "r+b", 0) for end in socket.socketpair())
+    with ours, theirs:
+        program = threading.Thread(target=serve_objects, args=(str(tmp_path), theirs, theirs))
+        program.start()
+        client, content = ObjectServerClient(ours, ours, timeout_s=20), os.urandom(SIZE)
+        client.put("in/a", content)
+        assert (tmp_path / "in/a").read_bytes() == content
+        client.close()
+        program.join()
