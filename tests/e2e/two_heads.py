@@ -191,6 +191,7 @@ class TwoHeads(Site):
 
     def api(self, path: str, **params: str | float) -> Any:
         """What the leader answers to root."""
+        self.wait(lambda: LEADS in map(self.status_of, HEADS), 30, "a head that leads")
         leader = next((host for host in HEADS if self.status_of(host) == LEADS), HEADS[0])
         with head_client(self._socket(leader)) as client:
             answer = client.get(path, params=params, timeout=30.0)

@@ -613,10 +613,12 @@ def test_slurmd_that_does_not_start_is_tried_again(bench: ValidationBench, boot:
     assert caught.value.again
     listener = "import socket, time; taken = socket.create_server(('', 6818)); time.sleep(600)"
     with box.popen(["python3", "-c", listener]) as taken:
-        box.wait(lambda b: b.listening(6818), 10, "listening")
-        with pytest.raises(SlurmdNotStarted, match=r"slurmd started, and is gone: .*listen port"):
-            bench.validator().start_slurmd(claim, bench.pool)
-        taken.kill()
+        try:
+            box.wait(lambda b: b.listening(6818), 10, "listening")
+            with pytest.raises(SlurmdNotStarted, match=r"slurmd started, and is gone: .*listen port"):
+                bench.validator().start_slurmd(claim, bench.pool)
+        finally:
+            taken.kill()
     for server, why in (("headless", "no address where the address of headless"),
                         ("head:6815", "a refused connection where slurmctld at head:6815")):  # fmt: skip
         with pytest.raises(SlurmctldUnreachable, match=f"slurmctld: {why} is expected") as unreachable:

@@ -10,11 +10,12 @@ name=$1
 # A pod has a way of its own.
 if [ -r /burstd/start.sh ]; then exec sh /burstd/start.sh "$@"; fi
 fail() { echo "$*" >&2; exit 1; }
-# The lines of standard input that say what went wrong, on one line.
+# The lines of standard input that say what went wrong, on one line: what was fatal, which comes last, if anything was.
 why() {
-    awk '/[Ff]atal|[Ee]rror|unrecogni[sz]ed|invalid/ { bad = bad $0 " " }
+    awk '/[Ff]atal/ { fatal = fatal $0 " " }
+        /[Ee]rror|unrecogni[sz]ed|invalid/ { bad = bad $0 " " }
         { last = $0 }
-        END { print substr(bad ? bad : last, 1, 300) }'
+        END { said = fatal ? fatal : bad ? bad : last; print substr(said, length(said) > 300 ? length(said) - 299 : 1) }'
 }
 # Prints the process ids of slurmd (slurmstepd is another program).
 slurmds() {
