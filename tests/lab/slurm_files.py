@@ -43,6 +43,8 @@ _BASE = {
     "SlurmctldParameters": "enable_configless",
     "SlurmdParameters": "config_overrides",
     "Licenses": "solver:1",
+    # On a busy machine a job's end takes more than the minute after which Slurm drains its node.
+    "UnkillableStepTimeout": "600",
 }
 
 
