@@ -13,9 +13,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from burstd.db.migrate import SCHEMA_VERSION
 from providers.sandbox.boxes.boot.description import BindMount
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.images.layer import ensure_layer
@@ -33,6 +35,16 @@ cp -a {" ".join(f"/mnt/{part}" for part in _PARTS)} .
 debian/rules binary
 mv ../burstd_*.deb {_BUILT}
 rm -rf /tmp/*
+"""
+
+_MIGRATION = """from alembic import op
+
+revision, down_revision = "{schema}", "{before}"
+
+
+def upgrade():
+    op.execute("CREATE TABLE IF NOT EXISTS upgraded (at TIMESTAMPTZ)")
+    op.execute("INSERT INTO upgraded VALUES (now())")
 """
 
 
@@ -71,6 +83,23 @@ def with_version(deb: Path, version: str, made: Path) -> Path:
                 content = control.getvalue()
                 header = f"{'control.tar':16}".encode() + header[16:48] + f"{len(content):<10}".encode() + header[58:]
             out.write(header + content + b"\n" * (len(content) % 2))
+    return made
+
+
+def with_migration(deb: Path, version: str, schema: str, made: Path) -> Path:
+    """The package of a next version, whose one migration counts how often it runs (table ``upgraded``), in ``made``."""
+    with tempfile.TemporaryDirectory(dir=made.parent) as name:
+        folder = Path(name)
+        subprocess.run(["dpkg-deb", "--raw-extract", deb, folder], check=True)
+        (packages,) = folder.glob("opt/burstd/lib/python3*/site-packages")
+        (metadata,) = packages.glob("burstd-*.dist-info/METADATA")
+        migrate = packages / "burstd/db/migrate.py"
+        for file in (folder / "DEBIAN/control", metadata):
+            file.write_text(re.sub(r"(?m)^Version: .*$", f"Version: {version}", file.read_text()), encoding="utf-8")
+        migrate.write_text(migrate.read_text().replace(f'"{SCHEMA_VERSION}"', f'"{schema}"'), encoding="utf-8")
+        text = _MIGRATION.format(schema=schema, before=SCHEMA_VERSION)
+        (migrate.parent / "migrations/versions" / f"r{schema}_next.py").write_text(text, encoding="utf-8")
+        subprocess.run(["dpkg-deb", "-Zzstd", "-z1", "--build", folder, made], check=True, capture_output=True)
     return made
 
 

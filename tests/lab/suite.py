@@ -60,6 +60,7 @@ _LONGEST = (
     "tests/contract/test_openstack_plane.py",
     "tests/contract/test_openstack_faults.py",
     "tests/docs/test_openstack_docs.py",
+    "tests/packaging/test_takeover.py",
     "tests/docs/test_admin_docs.py",
     "tests/slurm/test_real_slurm.py",
     "tests/e2e/test_mounts.py",
