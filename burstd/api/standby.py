@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -20,8 +21,6 @@ from burstd.runtime.sockets import SocketFailed
 from burstd.slurm.hooks.hook_socket import accept_connections, listen_for_hooks
 from burstd.transfer.protocol.relay import shutdown_socket
 
-_MISDIRECTED = 421
-"""HTTP's status for what another host answers."""
 _CLIENT_TIMEOUT_S = 1.0
 _LONGEST_REQUEST = 1 << 16
 
@@ -34,14 +33,16 @@ def refusal_text(view: StandbyView) -> str:
 def create_standby_app(view: Callable[[], StandbyView]) -> Starlette:
     """The control interface of a standby."""
 
-    async def tell(_: Request) -> JSONResponse:
+    async def standby(_: Request) -> JSONResponse:
         return JSONResponse(view().model_dump(mode="json"))
 
     async def refuse(_: Request) -> JSONResponse:
-        return JSONResponse(ErrorView(error=refusal_text(view())).model_dump(mode="json"), _MISDIRECTED)
+        return JSONResponse(
+            ErrorView(error=refusal_text(view())).model_dump(mode="json"), HTTPStatus.MISDIRECTED_REQUEST
+        )
 
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-    return Starlette(routes=[Route("/v1/standby", tell), Route("/{path:path}", refuse, methods=methods)])
+    return Starlette(routes=[Route("/v1/standby", standby), Route("/{path:path}", refuse, methods=methods)])
 
 
 class JobRefusals:
@@ -70,7 +71,7 @@ class JobRefusals:
 
     def _serve(self, listener: socket.socket) -> None:
         for client in accept_connections(listener, self._closing, "jobs"):
-            no = {"ok": False, "status": _MISDIRECTED, "error": refusal_text(self._view())}
+            no = {"ok": False, "status": HTTPStatus.MISDIRECTED_REQUEST, "error": refusal_text(self._view())}
             with client, contextlib.suppress(OSError):
                 client.settimeout(_CLIENT_TIMEOUT_S)
                 # Read first: what is left unread takes the answer along when the socket is closed.

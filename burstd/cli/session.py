@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from urllib.parse import quote, urlencode
@@ -64,11 +65,9 @@ class ExitCode(IntEnum):
     """The other head leads: ask there."""
 
 
-OF_STANDBY = 421
-"""HTTP's status of what is the leader's to answer."""
 EXIT_CODE_BY_STATUS = {
-    403: ExitCode.FORBIDDEN, 404: ExitCode.NOT_FOUND, 409: ExitCode.NEGATIVE, OF_STANDBY: ExitCode.STANDBY,
-    422: ExitCode.USAGE,
+    403: ExitCode.FORBIDDEN, 404: ExitCode.NOT_FOUND, 409: ExitCode.NEGATIVE,
+    HTTPStatus.MISDIRECTED_REQUEST: ExitCode.STANDBY, 422: ExitCode.USAGE,
 }  # fmt: skip
 """By HTTP status."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ _DIGITS = 16
 
 def describe_head(host: str, version: str, settings: Settings, alarms: Sequence[str] = ()) -> HeadRow:
     """What this head says of itself. Raises KeyUnusable, OSError."""
-    digests = {f"[{name}]": _digest(json.dumps(of)) for name, of in settings.model_dump(mode="json").items()}
+    digests = {f"[{name}]": _digest(json.dumps(of).encode()) for name, of in settings.model_dump(mode="json").items()}
     digests["the policies' files"] = _digest_of_files(settings.policies.folder)
     key = key_digest(settings.ssh_key)
     if key:
@@ -41,18 +42,18 @@ def describe_head(host: str, version: str, settings: Settings, alarms: Sequence[
 def key_digest(private: Path) -> str:
     """Of the public half of burstd's ssh key; empty: there is none. Raises KeyUnusable, OSError."""
     try:
-        return _digest(read_public_key(private))
+        return _digest(read_public_key(private).encode())
     except FileNotFoundError:
         return ""
 
 
 def _digest_of_files(folder: Path) -> str:
     files = sorted(folder.glob("*.py"))
-    return _digest("".join(f"{file.name}:{file.stat().st_size}:{_digest(file.read_text())}\n" for file in files))
+    return _digest(b"".join(os.fsencode(file.name) + b":" + _digest(file.read_bytes()).encode() for file in files))
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:_DIGITS]
 
 
 def head_with_another_key(own_key: str, heads: Sequence[HeadRow]) -> str:

@@ -263,6 +263,16 @@ class StoreReader:
         query = select(STAGING).where(STAGING.c.array_task == task).order_by(STAGING.c.created.desc()).limit(1)
         return next(iter(self._values(Staging, query)), None) if task else None
 
+    def array_tasks(self, job_ids: Collection[str]) -> dict[str, str]:
+        """Of these jobs with data those that are tasks of an array, by the number that Slurm gave the task."""
+        found: dict[str, str] = {}
+        with self._database.reading() as connection:
+            for some in chunks(sorted(job_ids)):
+                rows = select(STAGING.c.job_id, STAGING.c.array_task)
+                wanted = rows.where(STAGING.c.job_id.in_(some), STAGING.c.array_task != "")
+                found |= {row.job_id: row.array_task for row in connection.execute(wanted)}
+        return found
+
     def find_stagings(
         self,
         *,

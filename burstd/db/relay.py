@@ -140,6 +140,7 @@ class RelayedCalls(_Relay):
                     log.warning("what Slurm asks the standby is not heard here for now", error=str(error))
                 failed = True
                 self._ending.wait(1.0)
+        self._engine.dispose()
 
     def _listen(self, connection: Connection) -> None:
         driver: Any = connection.connection.driver_connection

@@ -18,6 +18,8 @@ from burstd.planner.placement.equivalence_class import pool_fit
 from burstd.planner.snapshot_view import SnapshotView
 from burstd.planner.staging.input_deadlines import STAGE_IN_REASONS, data_of_job
 
+HOLDS_AT_ONCE = 50
+"""A loop holds no more: each takes a command of Slurm's."""
 _NOT_LOOKED_AT = frozenset({"", "None", "Priority", "SchedDefer"})
 """Reasons with which slurmctld has not looked so far whether a job has data, which may bring its output home."""
 
@@ -27,7 +29,7 @@ def home_holds(view: SnapshotView) -> list[HoldJob]:
     missing = {(home.pool, home.user): home for home in view.snapshot.runtime_state.missing_homes}
     if not missing or view.slurm is None:
         return []
-    users, requests = {home.user for home in missing.values()}, RequestIndex()
+    users, requests, of_site = {home.user for home in missing.values()}, RequestIndex(), _partitions_of_site(view)
     holds: dict[str, HoldJob] = {}
     for job in view.slurm.jobs:
         if job.user not in users or not _may_start(job, view):
@@ -39,9 +41,11 @@ def home_holds(view: SnapshotView) -> list[HoldJob]:
             and not isinstance(pool_fit(requests.request_for(job), pool), str)
         ]
         found = [home for home in homes if home is not None and contains(home.path, job.output_dir)]
-        if found and len(found) == len(homes) and not _site_may_run(job, view):
+        if found and len(found) == len(homes) and of_site.isdisjoint(job.partitions):
             name = job.het_job_id or job.id
             holds.setdefault(name, HoldJob(name, job.id, f"{_texts(found)}; {REMEDY}", HOMES))
+            if len(holds) == HOLDS_AT_ONCE:
+                break
     return list(holds.values())
 
 
@@ -72,11 +76,11 @@ def _may_start(job: Job, view: SnapshotView) -> bool:
     )  # fmt: skip
 
 
-def _site_may_run(job: Job, view: SnapshotView) -> bool:
-    """Whether there are nodes of the site in its partitions: of these nobody knows whose homes they have."""
+def _partitions_of_site(view: SnapshotView) -> set[str]:
+    """Partitions with nodes of the site: of these nobody knows whose homes they have."""
     slots = {slot for pool in view.snapshot.pools.values() for slot in pool.slots}
     nodes = view.slurm.nodes.values() if view.slurm is not None else ()
-    return any(node.name not in slots and not set(node.partitions).isdisjoint(job.partitions) for node in nodes)
+    return {partition for node in nodes if node.name not in slots for partition in node.partitions}
 
 
 def _texts(found: list[MissingHome]) -> str:

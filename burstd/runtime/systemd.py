@@ -57,11 +57,11 @@ class Notifier:
         """Neither the time limit of a start nor the watchdog ends burstd meanwhile: a new schema may take its time."""
         done = threading.Event()
 
-        def ask() -> None:
+        def extend() -> None:
             while not done.wait(every_s):
                 self._send("WATCHDOG=1", f"EXTEND_TIMEOUT_USEC={round(4 * every_s * 1_000_000)}")
 
-        thread = threading.Thread(target=ask, name="patience", daemon=True)
+        thread = threading.Thread(target=extend, name="patience", daemon=True)
         thread.start()
         try:
             yield

@@ -78,6 +78,11 @@ def test_what_a_head_says_of_itself_is_the_same_for_the_same_files(tmp_path: Pat
     one, two = (describe_head(host, "1.0", settings) for host in ("head1", "head2"))
     assert differences(one, two) == []
     assert public.split()[1] not in json.dumps(one.key_digest)
+    (tmp_path / "own.py").write_bytes(b"# -*- coding: latin-1 -*-\n# f\xfcr\n")
+    assert differences(one, describe_head("head1", "1.0", settings)) == [
+        "head1 and head1 differ in the policies' files: make them alike"
+    ]
+    (tmp_path / "own.py").write_text("x = 1\n")
     changed = describe_head("head2", "1.0", parse_settings(text.format(tmp_path, "free_mib = 7\n")))
     assert differences(one, changed) == ["head1 and head2 differ in [node]: make them alike"]
     (tmp_path / "own.py").write_text("x = 2\n")

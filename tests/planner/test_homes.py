@@ -13,7 +13,7 @@ from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.snapshot import RuntimeState, Snapshot
 from burstd.domain.staging import StageState, StagingView
 from burstd.planner.decide import decide
-from burstd.planner.homes import home_alarms
+from burstd.planner.homes import HOLDS_AT_ONCE, home_alarms
 from burstd.planner.timeouts import Tuning
 
 from .worlds import NOW, V100, job, make_snapshot, node, pool
@@ -45,6 +45,14 @@ def test_a_job_that_writes_there_is_held() -> None:
     assert held(world(*parts)) == [HoldJob("1", "1+0", WHY, "homes")], "a het job is held whole"
     [hold] = held(world(here(gres_per_node=V100), homes=(HOME, GPU_HOME)))
     assert hold.reason.startswith("home directory /home/ada of ada is not on nodes of pool gpu (seen on gpu3); add")
+
+
+def test_a_loop_holds_a_few() -> None:
+    jobs = [here(id=str(number)) for number in range(HOLDS_AT_ONCE + 5)]
+    first = held(world(*jobs))
+    assert len(first) == HOLDS_AT_ONCE
+    left = [job for job in jobs if job.id not in {hold.job_id for hold in first}]
+    assert len(held(world(*left))) == 5
 
 
 @pytest.mark.parametrize(

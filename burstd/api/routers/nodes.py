@@ -388,18 +388,10 @@ def event_view(entry: LoggedEvent, node: str = "") -> EventView:
 
 def named_stages(reader: StoreReader, views: Iterable[EventView]) -> list[EventView]:
     """With the data of a task of an array under the task's id: it is on record under Slurm's own number of the task."""
-    found: dict[str, str] = {}
-
-    def subject(given: str) -> str:
-        kind, _, number = given.partition(":")
-        if kind != "stage":
-            return given
-        if number not in found:
-            staging = reader.find_staging(number)
-            found[number] = staging.name if staging is not None else number
-        return f"stage:{found[number]}"
-
-    return [view.model_copy(update={"subject": subject(view.subject)}) for view in views]
+    shown = list(views)
+    numbers = {view.subject.removeprefix("stage:") for view in shown if view.subject.startswith("stage:")}
+    tasks = {f"stage:{number}": f"stage:{task}" for number, task in reader.array_tasks(numbers).items()}
+    return [view.model_copy(update={"subject": tasks.get(view.subject, view.subject)}) for view in shown]
 
 
 def _free_slot_state(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -19,7 +20,7 @@ from burstd.api.answers.text import (
     remaining_text,
 )
 from burstd.cli.output import Cell, ConsoleOutput, faint_zero, styled_state
-from burstd.cli.session import OF_STANDBY, ApiClient, DaemonUnreachable, ExitCode
+from burstd.cli.session import ApiClient, DaemonUnreachable, ExitCode
 from burstd.cli.watch import listing
 from burstd.domain.units import size_text
 
@@ -54,7 +55,7 @@ def status(burstd: ApiClient) -> None:
         found, answer = burstd.request_status("GET", "/status")
     except DaemonUnreachable as error:
         burstd.fail(ExitCode.UNREACHABLE, str(error))
-    if found == OF_STANDBY:
+    if found == HTTPStatus.MISDIRECTED_REQUEST:
         burstd.show(StandbyView, burstd.get_json("/standby"), _print_standby)
     else:
         burstd.show(StatusView, burstd.answer_or_exit(found, answer), print_status)
