@@ -1,18 +1,16 @@
-"""What burstctl says of settings and of the running Slurm, without a daemon."""
+"""What burstctl check says of the running Slurm and of this host."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,142 +19,15 @@ from burstd.domain.errors import NodeNotReady
 from burstd.domain.plan import Plan
 from burstd.node.expected import CheckFailure
 from burstd.node.reference import Reference
-from burstd.share import share_path
 from tests.api.fake_backend import FakeBackend
 from tests.api.world import NOW, SNAPSHOT
 from tests.node.test_munge import CREDENTIAL, KEY
 from tests.reach import let_others_in
 
-from .conftest import NOBODY, Run, as_user
+from .conftest import NOBODY, Run
+from .test_config_check import SETTINGS, with_secrets
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gets users' rights")
-
-SETTINGS = """
-cluster = "ada"
-[providers.sandbox]
-kind = "sandbox"
-url = "http://127.0.0.1:9"
-[pools.gpu]
-nodes = "gpu[1-2]"
-partitions = ["burst"]
-cpus = 8
-memory = "1G"
-gres = "gpu:v100:4"
-offers = [{ provider = "sandbox" }]
-"""
-
-
-def test_checks_of_settings_need_no_daemon(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "burstd.toml"
-    file.write_text('cluster = "ada"\n[pools.gpu]\nnodes = "gpu[1-2]"\ncpu = 4\n', encoding="utf-8")
-    outcome = run("config", "check", str(file))
-    assert outcome.code == 1
-    assert "line 4: pools.gpu.cpu: there is no such key; did you mean 'cpus'?" in outcome.out
-    faults = json.loads(run("config", "check", str(file), "--json").out)["faults"]
-    assert {"key": "pools.gpu.memory", "line": 2, "text": "must be set"} in faults
-
-
-def test_a_key_under_its_former_name_is_a_warning(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "burstd.toml"
-    file.write_text(SETTINGS + "[daemon]\ntidy_every_s = 9\n", encoding="utf-8")
-    outcome = run("config", "check", str(file), "--no-files")
-    assert outcome.code == 0
-    assert "daemon.tidy_every_s: is now called daemon.power_down_retry_s" in outcome.out
-    [warning] = json.loads(run("config", "check", str(file), "--no-files", "--json").out)["warnings"]
-    assert warning["key"] == "daemon.tidy_every_s"
-
-
-def test_frameworks_are_counted_and_one_that_no_pool_offers_is_a_warning(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "burstd.toml"
-    text = SETTINGS + "[frameworks.jax]\nmodules = ['JAX']\n[frameworks.pytorch]\nimage = '/torch.sif'\n"
-    file.write_text(text.replace("cpus = 8", 'cpus = 8\nframeworks = ["pytorch"]'), encoding="utf-8")
-    outcome = run("config", "check", str(file), "--no-files")
-    assert outcome.code == 0
-    assert "1 pool, 2 slots, 1 provider, 2 frameworks, policies" in outcome.out
-    assert "warning: frameworks.jax: no pool offers it: name it in 'frameworks' of one" in outcome.out
-    assert "frameworks.pytorch" not in outcome.out
-    assert "Feature=pytorch" in run("slurm-config", "--config", str(file), "--slurm", "24.11").out
-
-
-def test_rules_of_idle_gpus_without_the_sampler_are_a_warning(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "burstd.toml"
-    file.write_text(SETTINGS + "[idle_gpus.gpu]\n[sampler]\nenabled = false\n", encoding="utf-8")
-    outcome = run("config", "check", str(file), "--no-files")
-    assert outcome.code == 0
-    assert "warning: idle_gpus.gpu: warns no job, as sampler.enabled is false: set that to true, or" in outcome.out
-
-
-def test_programs_for_messages_that_cannot_be_run_are_warnings(run: Run, tmp_path: Path) -> None:
-    file, sendmail = tmp_path / "burstd.toml", tmp_path / "sendmail"
-    sendmail.touch(mode=0o644)
-    notify = f'[notify]\nprogram = "{tmp_path}/none"\n[notify.mail]\nsendmail = "{sendmail}"\n'
-    file.write_text(with_secrets(SETTINGS + notify, tmp_path), encoding="utf-8")
-    outcome = run("config", "check", str(file))
-    assert (
-        f"warning: notify.program: the program {tmp_path}/none cannot be used (No such file or directory): no message"
-    ) in outcome.out
-    assert f"warning: notify.mail.sendmail: {sendmail} is no executable file: no message can be sent" in outcome.out
-    sendmail.chmod(0o755)
-    assert "notify.mail" not in run("config", "check", str(file)).out
-    assert "notify" not in run("config", "check", str(file), "--no-files").out
-
-
-def test_a_table_of_a_policy_that_is_not_asked_is_a_warning(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "burstd.toml"
-    text = SETTINGS + "[policies]\nchain = ['idle']\n[policies.idle]\nkeep_alive_s = 9\n[policies.broker]\n"
-    file.write_text(text, encoding="utf-8")
-    warnings = json.loads(run("config", "check", str(file), "--no-files", "--json").out)["warnings"]
-    assert warnings == [
-        {"key": "policies.broker", "line": text.count("\n"), "text": "has no effect: the policy is not in 'chain'"}
-    ]
-
-
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("gpu_maker = 'nvida'", "gpu_maker: must be 'nvidia', 'amd' or 'intel', not 'nvida'; did you mean 'nvidia'?"),
-        ("arch = 'x86-64'", "not 'x86-64'; did you mean 'x86_64'?"),
-        ("containers = ['Docker', 'aptainer']", "not 'aptainer'; did you mean 'apptainer'?"),
-    ],
-)
-def test_words_that_the_broker_does_not_know(run: Run, tmp_path: Path, line: str, fault: str) -> None:
-    file = tmp_path / "burstd.toml"
-    file.write_text(
-        f"{SETTINGS}[policies]\nchain = ['broker']\n[policies.broker.offers.'*']\n{line}\n", encoding="utf-8"
-    )
-    out = run("config", "check", str(file), "--no-files").out
-    assert "1 fault" in out
-    assert fault in out
-
-
-def test_settings_with_staging(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "burstd.toml"
-    text = SETTINGS + '[staging]\nstore = "s"\n[staging.stores.s]\nkind = "shared"\npath = "/s"\n'
-    file.write_text(text, encoding="utf-8")
-    out = run("config", "check", str(file), "--no-files").out
-    assert "1 pool, 2 slots, 1 provider, staging through s (shared), policies backlog, idle, limits." in out
-    file.write_text(text.replace('path = "/s"', "pat = 1"), encoding="utf-8")
-    out = run("config", "check", str(file), "--no-files").out
-    assert "staging.stores.s.pat: there is no such key; did you mean 'path'?" in out
-
-
-def test_the_lines_for_slurm(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "burstd.toml"
-    file.write_text(SETTINGS, encoding="utf-8")
-    outcome = run("slurm-config", "--config", str(file), "--slurm", "24.11")
-    assert outcome.code == 0, outcome.err
-    assert "NodeName=gpu[1-2] CPUs=8 RealMemory=1024 Gres=gpu:v100:4 State=CLOUD" in outcome.out.splitlines()
-    assert run("slurm-config", "--gres", "--slurm", "22.05", "--config", str(file)).out.startswith(
-        "NodeName=gpu[1-2] Name=gpu Type=v100"
-    )
-    outcome = run("--json", "slurm-config", "--config", str(file), "--slurm", "22.05")
-    assert set(json.loads(outcome.out)) == {"slurm.conf", "gres.conf"}
-    assert "JobSubmitPlugins" not in outcome.out
-    file.write_text(SETTINGS + '[policies]\nchain = ["broker", "idle"]\n', encoding="utf-8")
-    lines = run("slurm-config", "--config", str(file), "--slurm", "24.11").out
-    assert "JobSubmitPlugins=lua" in lines.splitlines()
-    assert 'local brokered = { "burst" }' in lines
-    assert run("slurm-config", "--config", str(file), "--slurm", "new").code == 2
 
 
 def slurm_that_says(folder: Path, config: str, nodes: str, partitions: str) -> Path:
@@ -382,14 +253,6 @@ def trees() -> Iterator[Path]:
         yield Path(folder)
 
 
-def with_secrets(settings: str, folder: Path) -> str:
-    """Settings whose files are there."""
-    secret = folder / "secret"
-    secret.touch(mode=0o600)
-    settings = settings.replace('kind = "sandbox"', f'kind = "sandbox"\ntoken_file = "{secret}"')
-    return f'{settings}[node]\nmunge_key = "{secret}"\nsentinels = ["/home"]\n'
-
-
 def test_what_mounts_need_on_the_head_is_looked_at(run: Run, tmp_path: Path, trees: Path) -> None:
     partition = "PartitionName=burst Nodes=gpu[1-2] State=UP"
     file = slurm_that_says(tmp_path, "SLURM_VERSION = 22.05.8", "", partition)
@@ -451,109 +314,6 @@ def test_the_socket_of_the_mount_worker_is_tried(run: Run, tmp_path: Path) -> No
         assert said() == ("Permission denied", f"set SocketUser=uid 4242 in {unit} and restart it")
         os.chown(there, 4242, -1)
         assert said() == ("", "")
-
-
-def staged_slurm(folder: Path, store: Path) -> Path:
-    """The same with staging into a shared folder, and its files beside slurm.conf."""
-    config = [
-        "SLURM_VERSION = 22.05.8",
-        "SelectType = select/cons_tres",
-        f"SLURM_CONF = {folder}/slurm.conf",
-        "BurstBufferType = burst_buffer/lua",
-    ]
-    file = slurm_that_says(folder, "\n".join(config), "", "")
-    for name in ("burst_buffer.lua", "burst_buffer.conf"):
-        shutil.copy(share_path("config", "slurm", name), folder / name)
-    staging = f'[staging]\nstore = "s"\n[staging.stores.s]\nkind = "shared"\npath = "{store}"\n'
-    state = folder / "state"
-    state.mkdir()
-    more = f'[daemon]\nstate_dir = "{state}"\n{staging}'
-    file.write_text(file.read_text(encoding="utf-8") + more, encoding="utf-8")
-    return file
-
-
-def staging_faults(run: Run, file: Path) -> dict[str, dict[str, Any]]:
-    """What is wrong with staging, by its subject; the pools are not looked at here."""
-    outcome = run("check", "--json", "--config", str(file))
-    found = {f["subject"]: f for f in json.loads(outcome.out)["findings"]}
-    return {
-        s: f
-        for s, f in found.items()
-        if re.search(r"store|worker|burst_buffer|BurstBuffer|job_submit", s + f["wanted"])
-    }
-
-
-@needs_root
-def test_staging_is_looked_at(run: Run, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    store.mkdir()
-    file = staged_slurm(tmp_path, store)
-    assert staging_faults(run, file) == {}
-
-    (tmp_path / "config").write_text(f"SLURM_VERSION = 22.05.8\nSLURM_CONF = {tmp_path}/slurm.conf\n")
-    (tmp_path / "burst_buffer.lua").write_text("-- mine\n")
-    (tmp_path / "burst_buffer.conf").write_text("Directive=BB\n")
-    shutil.rmtree(store)
-    found = staging_faults(run, file)
-    shipped = share_path("config", "slurm")
-    assert {subject: list(finding.values())[1:] for subject, finding in found.items()} == {
-        "BurstBufferType": [
-            "burst_buffer/lua",
-            "not set",
-            (
-                "jobs with #BURST lines start without their data; burst_buffer.lua and burst_buffer.conf must lie "
-                "beside slurm.conf before slurmctld is restarted"
-            ),
-            "set BurstBufferType=burst_buffer/lua",
-            False,
-        ],
-        f"{tmp_path}/burst_buffer.lua": [
-            f"the same as {shipped}/burst_buffer.lua",
-            "a different file",
-            "after an update of burstd the old script may send requests that burstd no longer understands",
-            f"copy {shipped}/burst_buffer.lua to {tmp_path} and restart slurmctld, unless you changed it on purpose",
-            True,
-        ],
-        f"{tmp_path}/burst_buffer.conf": [
-            "Directive=BURST",
-            "another directive, or none",
-            "slurmctld does not know #BURST lines",
-            "add the line and run scontrol reconfigure",
-            False,
-        ],
-        "store s": [
-            "an answer",
-            f"the folder {store} is not there: make it, or mount its file system",
-            "no input reaches the cloud and no output comes home",
-            "check [staging.stores.s]",
-            False,
-        ],
-    }
-
-    shutil.copy(share_path("config", "slurm", "job_submit.lua"), tmp_path / "job_submit.lua")
-    (tmp_path / "burstd_job_submit.lua").write_text("-- runs burstd-stage as an older one does\n")
-    (tmp_path / "burst_buffer.conf").unlink()
-    os.chown(tmp_path / "state", 65534, 65534)
-    let_others_in(tmp_path)
-    images = 'container_program = "no-apptainer"\nimages = { registries = ["docker.io"] }\n'
-    file.write_text(file.read_text(encoding="utf-8").replace("[staging]\n", f"[staging]\n{images}"), encoding="utf-8")
-    found = staging_faults(run, file)
-    assert found["/run/burstd/image-worker.sock"]["remedy"] == "systemctl enable --now burstd-image-worker.socket"
-    assert found[f"{tmp_path}/burst_buffer.conf"]["found"] == "no file"
-    assert found[f"{tmp_path}/burstd_job_submit.lua"]["breaks"] == "sbatch refuses scripts with #BURST container"
-    assert f"{tmp_path}/job_submit.lua" not in found
-    lacks = {f["subject"]: f for f in json.loads(run("check", "--json", "--config", str(file)).out)["findings"]}
-    assert lacks["no-apptainer"]["breaks"] == "jobs with '#BURST container docker://...' are held"
-    assert found["/run/burstd/user-worker.sock"]["remedy"] == "systemctl enable --now burstd-user-worker.socket"
-
-
-@needs_root
-def test_the_store_is_not_looked_at_by_just_anybody(run: Run, tmp_path: Path) -> None:
-    file = staged_slurm(tmp_path, tmp_path / "store")
-    let_others_in(tmp_path)
-    staging_faults(run, file)
-    with as_user(NOBODY):
-        assert set(staging_faults(run, file)) == {"files, store and workers of burstd"}
 
 
 @needs_root

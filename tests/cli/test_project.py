@@ -12,7 +12,7 @@ from tests.api.fake_backend import FakeBackend
 from tests.api.test_projects import LOOP, result
 
 from .conftest import Run
-from .test_check import SETTINGS
+from .test_config_check import SETTINGS
 
 
 @pytest.fixture(autouse=True)
