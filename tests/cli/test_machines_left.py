@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.cli.setup.machines_left import main
+from burstd.cli.setup.machines_left import left_in_clouds, main
 from burstd.db import Store
 from burstd.domain.claim import ClaimState
 from burstd.domain.volume import VolumeState
@@ -38,6 +38,29 @@ def test_what_is_left_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
         "  gpu001: sandbox i-17, booting\n  gpu002: sandbox no instance yet, planned\n"
         "  volume weights of ann: north no disk yet\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("provider", "instance_id", "command"),
+    [
+        ('kind = "aws"\nregion = "eu-1"', "i-17", "aws ec2 terminate-instances --region eu-1 --instance-ids i-17"),
+        ('kind = "aws"', "i-17", "aws ec2 terminate-instances --region REGION --instance-ids i-17"),
+        ('kind = "openstack"', "a; reboot", "openstack server delete 'a; reboot'"),
+        ('kind = "openshift"\nnamespace = "hpc"', "pod-1", "kubectl delete pod --namespace hpc pod-1"),
+        ('kind = "sandbox"', "b-1", ""),
+        ('kind = "aws"', "", ""),
+    ],
+)  # fmt: skip
+def test_commands_end_what_burstd_does_not(tmp_path: Path, provider: str, instance_id: str, command: str) -> None:
+    settings = tmp_path / "burstd.toml"
+    text = f'cluster = "lab"\n[daemon]\nstate_dir = "{tmp_path}"\n[providers.sandbox]\n{provider}\n'
+    settings.write_text(text, encoding="utf-8")
+    with Store.open(tmp_path / "burstd.db", ManualClock()) as store:
+        if instance_id:
+            store.adopt_claim(replace(planned(), state=ClaimState.BOOTING, instance_id=instance_id))
+        else:
+            store.make_claims([planned()])
+        assert left_in_clouds(settings).ends == tuple(filter(None, [command]))
 
 
 @pytest.mark.parametrize("content", [b"no database", b""])

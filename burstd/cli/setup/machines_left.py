@@ -6,6 +6,7 @@ and for ``burstctl uninit``.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,8 @@ def _end(provider: ProviderSettings | None, instance_id: str) -> str:
     if provider is None or not instance_id:
         return ""
     keys = {"region": "REGION", "namespace": "NAMESPACE", **provider.plugin_settings, "id": instance_id}
-    return _ENDS.get(provider.kind, "").format_map(keys)
+    # To be pasted by root: what a cloud calls a machine is a word there, and nothing more.
+    return _ENDS.get(provider.kind, "").format_map({key: shlex.quote(str(value)) for key, value in keys.items()})
 
 
 def main(settings: Path) -> int:
