@@ -22,11 +22,10 @@ from burstd.domain.errors import AuthFailed
 from burstd.domain.plugins.provider import LaunchRequest, Provider
 from burstd.settings import PluginRegistry, load_settings, resolve_plugins
 from providers.openstack.settings import OpenStackRootVolume, OpenStackSettings
-from tests.docs.blocks import Block, shell_blocks
+from tests.docs.blocks import shell_blocks
 from tests.lab.openstack import conf
 from tests.lab.openstack.plane import ControlPlane
-from tests.lab.openstack.site import OpenStackSite
-from tests.lab.programs import PREFIX, PROJECT
+from tests.lab.programs import PROJECT
 
 DOCUMENT = PROJECT / "docs" / "providers" / "openstack.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
@@ -36,6 +35,7 @@ CLUSTER, CLAIM = "mysite", "0123456789abcdef"
 EXTERNAL = "public"
 PATIENCE_S = 60.0
 FIRST_JOBS = "7. Check, start, run"
+"""Typed in tests/e2e/test_openstack.py."""
 SECTIONS = {block.section for block in BLOCKS if not block.text.startswith(UNTRIED)}
 (SETTINGS,) = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
@@ -223,24 +223,3 @@ def _while_it_runs(reader: OpenStackReader, provider: Provider) -> None:
     assert "nova-compute" in reader.types("Servers that do not go away")
     assert reader.runs("openstack server list -f value -c Name").split() == [made.name]
     reader.types("The API does not answer")
-
-
-@pytest.mark.clouds
-@pytest.mark.boxes
-@pytest.mark.slurm
-def test_the_first_jobs_as_the_document_has_them() -> None:
-    blocks = [block for block in BLOCKS if block.section == FIRST_JOBS]
-    assert [block.user for block in blocks] == ["root", "ada", "root"]
-    with OpenStackSite() as site:
-
-        def types(block: Block) -> str:
-            # The site has started burstd in its own way.
-            text = block.text.replace("systemctl restart burstd", "")
-            words = f"set -eu; PATH={PREFIX}/bin:$PATH\n{text}"
-            return site.cluster.sh(words, block.user, timeout_s=240)
-
-        first, jobs, last = map(types, blocks)
-    assert "cpu.small" in first
-    assert jobs.count("JobState=COMPLETED") == 2
-    assert re.findall(r"NodeList=(\w+)", jobs) == ["cpu1", "gpu1"]
-    assert "cpu1" in last

@@ -21,6 +21,7 @@ from tests.e2e.rollouts import ROLL_S, Rollout, broken_build
 from tests.e2e.sites import COPY, QUICK, SET_COMMENT, claims_of, comments_of, events, restarts
 from tests.lab import programs
 from tests.lab.aws.site import AwsSite
+from tests.lab.patience import patience_s
 from tests.lab.remains import remains
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -102,7 +103,7 @@ def site() -> Iterator[AwsSite]:
         recipe = programs.node_image(ensure_rootfs("bookworm"))
         up = AwsSite(
             pools=[*map(_pool, TYPES)], prices=prices, settings=QUICK, staging="", extra_conf="SlurmdTimeout=6",
-            daemon={"boot_timeout_s": BOOT_TIMEOUT_S},
+            daemon={"boot_timeout_s": patience_s(BOOT_TIMEOUT_S)},
             builds={"recipe": [recipe], "broken": [broken_build(Path(folder))]},
         )  # fmt: skip
         with up:
@@ -182,18 +183,24 @@ class Spot:
 
 
 @pytest.fixture(scope="module")
-def spot(site: AwsSite) -> Spot:
+def spot(site: AwsSite, theirs: Things) -> Spot:
     """It runs."""
+    seen: set[str] = set()
+
+    def has_all() -> bool:
+        # A launch template goes seconds after the launch.
+        seen.update(thing.partition("-")[0] for thing in things(site).keys() - theirs.keys())
+        return seen >= {"i", "vol", "eni", "lt", "sir"}
+
     job = submit(site, "spot", "sleep $((SLURM_RESTART_COUNT ? 0 : 100))")
+    site.wait(has_all, 60, "the machine and all its things, which are looked for in the end")
     site.wait_job(job, ["RUNNING"])
     (machine,) = instances(site, "spot")
     assert machine["InstanceLifecycle"] == "spot"
     return Spot(job, machine["InstanceId"])
 
 
-def test_a_running_machine_with_all_its_things(site: AwsSite, theirs: Things, spot: Spot) -> None:
-    made = {thing.partition("-")[0] for thing in things(site).keys() - theirs.keys()}
-    assert made >= {"i", "vol", "eni", "lt", "sir"}, "what is looked for in the end"
+def test_the_check_finds_the_rights_with_a_machine_that_runs(site: AwsSite, spot: Spot) -> None:
     assert "ec2:TerminateInstances: allowed" in site.burstctl("provider", "check", "aws").stdout
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.e2e.sites import TYPES_WITH_SPOT, database, site_up, wait_all_gone
 from tests.e2e.test_spot import SPOT
 from tests.e2e.test_staging import stage, start_now, wait_over, wait_stage
+from tests.lab.releases import releases
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -46,8 +46,8 @@ done
 
 def on(release: str) -> pytest.MarkDecorator:
     """Each release of Slurm in one test, in the long run in all."""
-    releases = ["bookworm", "trixie"] if os.environ.get("BURSTD_ALL_RELEASES") else [release]
-    return pytest.mark.parametrize("site", releases, indirect=True, scope="module")
+    others = {"bookworm", "trixie"} - {release}
+    return pytest.mark.parametrize("site", releases(release, *others), indirect=True, scope="module")
 
 
 GANG = """#!/bin/sh
@@ -129,7 +129,7 @@ def test_a_job_that_is_told_before_its_machine_goes_loses_nothing(site: Site, fi
     wait_all_gone(site)
 
 
-@pytest.mark.parametrize("site", ["bookworm", "trixie"], indirect=True, scope="module")
+@on("trixie")
 def test_a_command_saves_a_job_of_two_nodes_before_one_of_them_goes(site: Site) -> None:
     for name, text in (("count", COUNT_ON_NODE), ("save", SAVE)):
         (site.cluster.head.path("/home/ada") / name).write_text(text, encoding="utf-8")

@@ -30,6 +30,7 @@ from tests.e2e.sites import (
     site_up,
     wait_all_gone,
 )
+from tests.lab.patience import patience_s
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -118,7 +119,12 @@ def site() -> Iterator[Site]:
         ],
         settings=SETTINGS,
         types=_types(),
-        daemon={"boot_timeout_s": BOOT_TIMEOUT_S, "orphan_grace_s": GRACE_S, "cloud_poll_s": 1.5, "tick_s": 1.0},
+        daemon={
+            "boot_timeout_s": patience_s(BOOT_TIMEOUT_S),
+            "orphan_grace_s": GRACE_S,
+            "cloud_poll_s": 1.5,
+            "tick_s": 1.0,
+        },
         extra_conf="SlurmdTimeout=6",
     )
     with up as site:

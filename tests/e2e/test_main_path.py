@@ -28,6 +28,7 @@ from tests.e2e.sites import (
     wait_done,
 )
 from tests.lab.meter import metered_bill
+from tests.lab.releases import releases
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -38,7 +39,7 @@ OWN_COST = '[site.cost.old]\nnodes = ["op*"]\nnode_hour = 36\n'
 """0.01 EUR a second."""
 
 
-@pytest.fixture(params=["bookworm", "trixie", "forky"])
+@pytest.fixture(params=releases("trixie", "bookworm", "forky"))
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     release = request.param
     if release != "bookworm":
@@ -154,7 +155,8 @@ def _its_node_is_on_the_bill(site: Site, job: str) -> None:
     compared = site.api("/v1/compare", job=job)
     here, (group,) = compared["here"], compared["groups"]
     times = [here[name]["seconds"] for name in ("run", "completion")]
-    assert times == pytest.approx([ran, (end - submitted).total_seconds()], abs=0.05)
+    # Slurm keeps whole seconds; burstd may have asked while the job ended.
+    assert times == pytest.approx([ran, (end - submitted).total_seconds()], abs=1.0)
     used = float(cost()["cost"]["amount"]) / float(group["utilisation"])
     assert float(here["used"]["costs"][0]["amount"]) == pytest.approx(used, rel=0.001)
     assert here["marginal"]["basis"]["reason"] == "[site.cost.old] does not say what an hour of use adds"

@@ -15,6 +15,7 @@ from tests.e2e.test_running_job import Terminal
 from tests.lab import programs
 from tests.lab.base_site import CONFIG
 from tests.lab.boxes import line_cut
+from tests.lab.releases import releases
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -40,7 +41,7 @@ software = {{ path = "/opt/software", read_only = true, public = true }}
 ).replace("[policies.idle]\nkeep_alive_s = 2\n", "", 1)
 
 
-@pytest.fixture(scope="module", params=["bookworm", "forky"])
+@pytest.fixture(scope="module", params=releases("forky", "bookworm"))
 def whole_site(request: pytest.FixtureRequest) -> Iterator[Site]:
     conf = f"{MISSED_LATER}\n{PROLOG}"
     with site_up(request.param, settings=SETTINGS, extra_conf=conf, comments=True, staging="") as up:

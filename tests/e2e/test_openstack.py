@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from tests.e2e.rollouts import ROLL_S, Rollout, broken_build
-from tests.e2e.sites import COPY, QUICK, SET_COMMENT, claims_of, comments_of, events, node_box, restarts
+from tests.docs.blocks import Block, shell_blocks
+from tests.docs.test_openstack_docs import DOCUMENT, FIRST_JOBS
+from tests.e2e.sites import COPY, QUICK, SET_COMMENT, claims_of, comments_of, node_box, restarts
 from tests.lab import programs
 from tests.lab.boxes import line_cut
 from tests.lab.openstack import conf, seed
@@ -29,12 +28,9 @@ from tests.lab.remains import remains
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
-FLAVORS = {
-    "main": ("gpu.1",), "short": ("toobig", "cpu.small"), "pair": ("cpu.small",), "lost": ("cpu.large",),
-    "plain": ("cpu.small",), "roll": ("cpu.small",),
-}  # fmt: skip
-"""By pool; the first is the cheapest. No host holds ``toobig``."""
-PRICES = {"toobig": "0.05", "cpu.small": "0.10", "cpu.large": "0.50", "gpu.1": "2.00"}
+FLAVORS = {"main": "gpu.1", "pair": "cpu.small", "lost": "cpu.large", "plain": "cpu.small"}
+"""By pool."""
+PRICES = {"cpu.small": "0.10", "cpu.large": "0.50", "gpu.1": "2.00"}
 SETTINGS: Mapping[str, object] = {
     "root": {"gib": 10},
     "floating_network": seed.EXTERNAL,
@@ -68,7 +64,7 @@ USER_DATA = 2400
 
 def _pool(name: str) -> Pool:
     gres = (Gres("gpu", "h100", 1),) if name == "main" else ()
-    rule = OfferRule("openstack", FLAVORS[name], image="newest:roll-*" if name == "roll" else "")
+    rule = OfferRule("openstack", (FLAVORS[name],))
     return Pool(name, (f"{name}1", f"{name}2"), ("burst",), Shape(2, 1000, gres, frozenset({name})), (rule,))
 
 
@@ -112,13 +108,12 @@ def somebodys(client: Any, site: OpenStackSite, name: str, mark: str, metadata: 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[OpenStackSite]:
-    with tempfile.TemporaryDirectory() as folder:
-        up = OpenStackSite(
-            pools=[*map(_pool, FLAVORS)], prices=PRICES, openstack=SETTINGS, settings=QUICK + MOUNTS, staging="",
-            extra_conf=PROLOG, builds={"broken": [broken_build(Path(folder))]},
-        )  # fmt: skip
-        with up:
-            yield up
+    up = OpenStackSite(
+        pools=[*map(_pool, FLAVORS)], prices=PRICES, openstack=SETTINGS, settings=QUICK + MOUNTS, staging="",
+        extra_conf=PROLOG,
+    )  # fmt: skip
+    with up:
+        yield up
     name = up.cluster.lab.network.name
     left = remains(name, up.cluster.state) + remains(name, up.plane.state)
     assert not left, f"left behind: {left}"
@@ -132,18 +127,6 @@ def theirs(site: OpenStackSite) -> Things:
         somebodys(client, site, "burstd/lab2/1/gang", "burstd-cluster=lab2 burstd-claim=theirs", other)
         somebodys(client, site, "lab-main1-like", "burstd-cluster=lab", {"burstd-claim": "like"})
     return things(site)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def roll(site: OpenStackSite) -> Rollout:
-    """With a first image, in Glance. It has no node before a test wants one."""
-
-    def machines() -> dict[str, str]:
-        return {server: image for server, image in site.booted.items() if image in made.ids}
-
-    made = Rollout(site, "openstack", "roll", site.register_image, machines)
-    made.register("first")
-    return made
 
 
 def submit(site: OpenStackSite, name: str, script: str = "true") -> str:
@@ -175,11 +158,6 @@ def test_from_sbatch_to_an_empty_project(site: OpenStackSite, theirs: Things) ->
     assert server["metadata"]["burstd-claim"] == claim["claim"]
     assert site.cluster.sh("cat results/copy.txt results/gpus.txt", "ada") == "hello\n0\n"
     site.wait(lambda: things(site).keys() <= theirs.keys(), PATIENCE_S, "nothing of it is left")
-
-
-def test_a_node_of_an_image_is_wanted(roll: Rollout) -> None:
-    """It comes while the next test is on."""
-    roll.keep(1)
 
 
 def test_a_plain_script(site: OpenStackSite) -> None:
@@ -227,31 +205,6 @@ def test_a_plain_script(site: OpenStackSite) -> None:
     assert restarts(site, [job]) == {job: 0}
 
 
-def test_the_node_of_the_first_image(roll: Rollout) -> None:
-    """Then comes another one."""
-    roll.wait(0)
-    roll.register("second")
-
-
-def test_the_next_flavor_where_the_first_has_no_host(site: OpenStackSite) -> None:
-    """Nova takes the call, and finds out later."""
-    job = submit(site, "short")
-    site.wait_job(job, timeout_s=PATIENCE_S)
-    *refused, served = claims_of(site, job)
-    assert {one["error"] for one in refused} == {"capacity"}
-    assert all("/toobig/" in one["offer"] for one in refused)
-    assert "/cpu.small/" in served["offer"]
-    assert [e for e in events(site, "breaker:") if "/toobig/" in e["subject"]], "it is left alone for a while"
-    assert restarts(site, [job]) == {job: 0}
-
-
-def test_the_node_of_the_second_image(roll: Rollout) -> None:
-    """The idle one of the first makes way."""
-    roll.wait(1)
-    assert roll.launched() == [0, 1]
-    assert roll.has_made_way(0, 1)
-
-
 def test_a_frozen_api_and_a_death_make_one_machine(site: OpenStackSite) -> None:
     """Nova has the whole call and does not answer; whoever made it is gone; then it answers nobody, and builds."""
     with ExitStack() as until_killed:
@@ -281,11 +234,6 @@ def _unread(site: OpenStackSite, port: int) -> int:
     return max(map(int, re.findall(r"^(\d+)", said, re.MULTILINE)), default=0)
 
 
-def test_a_broken_image_is_registered(roll: Rollout) -> None:
-    """Its machine boots while the next test is on."""
-    roll.register("broken")
-
-
 def test_two_nodes_close_to_each_other(site: OpenStackSite) -> None:
     job = site.submit("-p burst -C pair -N2 --exclusive -t5", SET_COMMENT % "srun hostname | sort | xargs")
     site.wait(
@@ -298,15 +246,21 @@ def test_two_nodes_close_to_each_other(site: OpenStackSite) -> None:
     assert first["OS-EXT-SRV-ATTR:host"] == second["OS-EXT-SRV-ATTR:host"]
 
 
-def test_a_broken_image_and_one_that_is_deleted_go_back_by_themselves(site: OpenStackSite, roll: Rollout) -> None:
-    """To the first, which is all that is left."""
-    site.wait(lambda: roll.is_left_alone(2), ROLL_S, "the broken image is left alone")
-    with site.client() as client:
-        client.image.delete_image(roll.ids[1])
-    roll.wait(0)
-    assert roll.launched()[:3] == [0, 1, 2]
-    assert roll.launched()[-1] == 0
-    roll.keep(0)
+def test_the_first_jobs_as_the_document_has_them(site: OpenStackSite) -> None:
+    blocks = [block for block in shell_blocks(DOCUMENT) if block.section == FIRST_JOBS]
+    assert [block.user for block in blocks] == ["root", "ada", "root"]
+
+    def types(block: Block) -> str:
+        # The site has started burstd in its own way.
+        text = block.text.replace("systemctl restart burstd", "")
+        words = f"set -eu; PATH={programs.PREFIX}/bin:$PATH\n{text}"
+        return site.cluster.sh(words, block.user, timeout_s=2 * PATIENCE_S)
+
+    offers, jobs, said = map(types, blocks)
+    assert "cpu.small" in offers
+    plain, gpu = map(site.job, re.findall(r"Submitted batch job (\d+)", jobs))
+    assert (plain["JobState"], gpu["JobState"], gpu["NodeList"]) == ("COMPLETED", "COMPLETED", "main1")
+    assert "main1" in said
 
 
 def test_in_the_end_only_the_neighbours_things_are_left(site: OpenStackSite, theirs: Things) -> None:

@@ -18,9 +18,10 @@ from burstd.domain.slurm.shape import Gres, Shape
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
 from tests.e2e.phases import PATIENCE_S, Phases, projects_on, settings
 from tests.e2e.sites import events, site_up
-from tests.lab import accounting, slurm_files
+from tests.lab import accounting
 from tests.lab.base_site import CONFIG
 from tests.lab.programs import PREFIX
+from tests.lab.releases import releases
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -85,7 +86,7 @@ def phases(whole: Site, figure: Callable[[str], None]) -> Phases:
     return found
 
 
-@pytest.mark.parametrize("whole", sorted(slurm_files.VERSIONS), indirect=True)
+@pytest.mark.parametrize("whole", releases(FULL, "bookworm", "forky"), indirect=True)
 def test_six_phases(phases: Phases) -> None:
     phases.six_phases()
 

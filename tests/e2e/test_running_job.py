@@ -18,6 +18,7 @@ from tests.e2e.conftest import SETTINGS
 from tests.e2e.conftest import SOLO as SOLO_POOL
 from tests.e2e.sites import MISSED_SOON, queue, site_up
 from tests.lab.programs import PREFIX
+from tests.lab.releases import releases
 from tests.lab.site import Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -131,7 +132,7 @@ class Terminal:
         return self._process.returncode
 
 
-@pytest.fixture(scope="module", params=["bookworm", "forky"])
+@pytest.fixture(scope="module", params=releases("bookworm", "forky"))
 def any_site(request: pytest.FixtureRequest) -> Iterator[Site]:
     """The shared site, and one with the latest Slurm."""
     if request.param == "bookworm":

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.sites import MISSED_SOON, QUICK, site_up
+from tests.lab.releases import releases
 from tests.lab.site import CPU, Site
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -19,7 +20,7 @@ WAITS = "touch begun; until [ -e go ]; do sleep 0.2; done\n"
 """Until somebody says ``go`` on the node."""
 
 
-@pytest.fixture(scope="module", params=["bookworm", "forky"])
+@pytest.fixture(scope="module", params=releases("bookworm", "forky"))
 def whole_site(request: pytest.FixtureRequest) -> Iterator[Site]:
     staging = "retries = 2\n"
     with site_up(

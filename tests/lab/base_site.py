@@ -21,7 +21,7 @@ from burstd.domain.project import Project
 from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.images.rootfs import ensure_rootfs
 from tests.lab import programs
-from tests.lab.cluster import Cluster
+from tests.lab.cluster import SHOW_SLURM, Cluster
 from tests.lab.containers import apptainer
 from tests.lab.patience import patience_s
 from tests.lab.slurm_files import USERS, cli_filter_lua, job_submit_lua
@@ -34,7 +34,6 @@ _PID = "/run/burstd.pid"
 _SOCKET = "/run/burstd/control.sock"
 _IMAGE_ACCOUNT = ["useradd", "--system", "--shell", "/usr/sbin/nologin", "burstd-image"]
 _PATIENCE_S = 10.0
-_SHOW = "squeue | head -40; sinfo -N; scontrol show res; tail -n 30 /var/log/slurm/slurmctld.log"
 
 
 class BaseSite(ABC):
@@ -370,7 +369,7 @@ class BaseSite(ABC):
         while not condition():
             waited_s = time.monotonic() - begun
             if waited_s > patience_s(timeout_s):
-                slurm = self.cluster.sh(_SHOW, check=False)
+                slurm = self.cluster.sh(SHOW_SLURM, check=False)
                 status = self.burstctl("status", check=False).stdout
                 raise AssertionError(
                     f"not within {waited_s:.0f} s: {what}\n{slurm}\n{status}\n{self.daemon_log()[-4000:]}"

@@ -27,6 +27,7 @@ from burstd.slurm.config.project_check import read_features
 from burstd.slurm.config.projects import project_partition_lines, sacctmgr_commands
 from providers.sandbox.boxes.boot.description import BindMount, BoxFile
 from providers.sandbox.boxes.box import Box, BoxSpec
+from providers.sandbox.boxes.errors import BoxFailed
 from providers.sandbox.boxes.images.rootfs import Rootfs, ensure_rootfs
 from providers.sandbox.boxes.lab import Lab
 from providers.sandbox.boxes.network import LabNetwork
@@ -35,6 +36,7 @@ from tests.lab.patience import patience_s
 
 _PROJECT = Path(__file__).parents[2]
 _HEAD = "10.77.0.2"
+SHOW_SLURM = "squeue | head -40; sinfo -NR; sinfo -N; scontrol show res; tail -n 30 /var/log/slurm/slurmctld.log"
 _POWER_CLIENT = "/opt/burstd-power/power_client.py"
 
 
@@ -181,7 +183,11 @@ class Cluster:
 
     def wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Returns when the condition holds. Raises BoxFailed when the time is over or the head died."""
-        self.head.wait(lambda _box: condition(), patience_s(timeout_s), f"showing {what}")
+        try:
+            self.head.wait(lambda _box: condition(), patience_s(timeout_s), f"showing {what}")
+        except BoxFailed as error:
+            error.add_note(self.sh(SHOW_SLURM, check=False))
+            raise
 
     def stop_slurmctld(self) -> None:
         """Ends slurmctld as ``systemctl stop`` does."""

@@ -134,7 +134,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 def _pytest(*words: str) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", "-q", *words], cwd=PROJECT, check=False).returncode
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.lab.failures", *words]
+    return subprocess.run(command, cwd=PROJECT, check=False).returncode
 
 
 def _failed() -> set[str]:

@@ -41,6 +41,7 @@ from burstd.node.ssh.process import SshProcess
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.box import Box
+from tests.lab.releases import releases
 from tests.lab.slurm_files import VERSIONS
 from tests.node.conftest import Machines
 
@@ -104,7 +105,7 @@ def has_key(box: Box) -> bool:
     return box.path("/etc/munge/munge.key").exists()
 
 
-@pytest.mark.parametrize("cluster", ["bookworm", "trixie", "forky"], indirect=True)
+@pytest.mark.parametrize("cluster", releases("bookworm", "trixie", "forky"), indirect=True)
 def test_a_machine_becomes_a_node_and_every_step_may_be_repeated(
     bench: ValidationBench, boot: Callable[..., Box]
 ) -> None:
@@ -631,7 +632,7 @@ def test_slurmd_that_does_not_start_is_tried_again(bench: ValidationBench, boot:
     assert box.path("/started-cl4-from-head").exists()
 
 
-@pytest.mark.parametrize("cluster", ["bookworm", "trixie"], indirect=True)
+@pytest.mark.parametrize("cluster", releases("trixie", "bookworm"), indirect=True)
 def test_slurmctld_is_down_while_a_node_starts(bench: ValidationBench, boot: Callable[..., Box]) -> None:
     claim = bench.claim("cl6", "10.77.1.6")
     box = boot("cl6", claim.address)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from providers.sandbox.boxes.boot.boot_script import cloud_init_files
 from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.box import BoxSpec
+from tests.lab.releases import releases
 from tests.lab.slurm_files import VERSIONS
 from tests.node.conftest import Machines
 from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_box
@@ -29,9 +29,7 @@ pytestmark = [
     pytest.mark.boxes,
     pytest.mark.slurm,
     pytest.mark.skipif(cgroup2() is None, reason="systemd needs cgroup v2, and this machine has none mounted"),
-    pytest.mark.parametrize(
-        "cluster", ["trixie", *(["forky"] * bool(os.environ.get("BURSTD_ALL_RELEASES")))], indirect=True
-    ),
+    pytest.mark.parametrize("cluster", releases("trixie", "forky"), indirect=True),
     pytest.mark.usefixtures("head_network"),
 ]
 ADDRESS = "10.77.1.1"

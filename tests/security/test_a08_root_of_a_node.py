@@ -14,6 +14,7 @@ from burstd.slurm.config import check
 from burstd.slurm.config.render import SlurmConfOptions
 from tests.lab import slurm_files
 from tests.lab.cluster import Cluster
+from tests.lab.releases import releases
 from tests.slurm.rig import Rig, rig
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
@@ -22,7 +23,7 @@ MUNGED = "pkill -x munged; while pgrep -x munged >/dev/null; do sleep 0.1; done;
 MUNGED += "setpriv --reuid=munge --regid=munge --clear-groups munged"
 
 
-@pytest.fixture(scope="module", params=["bookworm", "trixie", "forky"])
+@pytest.fixture(scope="module", params=releases("forky", "bookworm", "trixie"))
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A cluster with a burst node on which root and users may do what they like."""
     with rig(request.param, tmp_path_factory.mktemp("cluster")) as found:

@@ -29,18 +29,16 @@ from burstd.slurm.state_watch import StateWatch
 from burstd.testing.slurm.cluster import find_job, is_running, submit_job, wait_until
 from burstd.testing.slurm.scheduler_contract import SchedulerContract
 from tests.lab import slurm_files
+from tests.lab.releases import releases
 from tests.slurm.rig import Rig, rig
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 
-LEGS = {"bookworm": False, "trixie": False, "forky": False, "forky-pyslurm": True}
-
-
-@pytest.fixture(scope="module", params=LEGS)
+@pytest.fixture(scope="module", params=["bookworm", "trixie", *releases("forky-pyslurm", "forky")])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    release = request.param.removesuffix("-pyslurm")
-    with rig(release, tmp_path_factory.mktemp("cluster"), pyslurm=LEGS[request.param]) as found:
+    release, _, pyslurm = request.param.partition("-")
+    with rig(release, tmp_path_factory.mktemp("cluster"), pyslurm=bool(pyslurm)) as found:
         yield found
 
 

@@ -24,7 +24,6 @@ class Parameters:
 
     state: Path
     venv: Path
-    token_ttl_s: int = 3600
 
     def database(self, schema: str) -> str:
         """SQLAlchemy's address."""
@@ -108,7 +107,6 @@ def files(parameters: Parameters) -> dict[str, str]:
     words = {
         "state": str(parameters.state),
         "etc": f"{parameters.venv}/etc",
-        "ttl": str(parameters.token_ttl_s),
         "auth": _AUTH,
         "auth_url": f"http://{HOST}:{KEYSTONE}/v3",
         "broker": f"rabbit://guest:guest@127.0.0.1:{BROKER}/",
@@ -185,8 +183,6 @@ max_overflow = 40
 _KEYSTONE = f"""[database]
 connection = @db_keystone@
 {_POOL}
-[token]
-expiration = @ttl@
 [fernet_tokens]
 key_repository = @state@/fernet
 [credential]

@@ -10,12 +10,11 @@ import base64
 import json
 import socketserver
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from burstd.domain.cloud.instance import TAG_CLAIM
 from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.errors import SandboxError
 from providers.sandbox.boxes.lab import Lab
@@ -29,12 +28,8 @@ _SOURCES = BoxFile("/etc/cloud/cloud.cfg.d/90_config_drive.cfg", json.dumps({"da
 class Machines:
     """Serves at ``socket`` while it is entered."""
 
-    def __init__(
-        self, lab: Lab, layers: Sequence[Path], socket: Path, build: Callable[[str, str], Sequence[Path]]
-    ) -> None:
-        """``build``: the layers for a server's id and claim; none: all boxes' ``layers``."""
+    def __init__(self, lab: Lab, layers: Sequence[Path], socket: Path) -> None:
         self._lab = lab
-        self._build = build
         self._boxes = Boxes(lab, layers)
         machines = self
 
@@ -83,7 +78,7 @@ class Machines:
         self._boxes.start(
             words["uuid"],
             words["address"],
-            self._build(words["uuid"], described.get("meta", {}).get(TAG_CLAIM, "")),
+            (),
             hostname=described["hostname"],
             gpus=words["gpus"],
             # All that there is for cloud-init is on the drive.

@@ -47,7 +47,6 @@ class ControlPlane(SupervisedPlane):
         self,
         *,
         lab: Lab | None = None,
-        token_ttl_s: int = 3600,
         machines: Path | None = None,
         progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
@@ -57,7 +56,6 @@ class ControlPlane(SupervisedPlane):
         # Not in the state, which the keeper removes: the guard reads there which network to remove.
         self.lab = lab or Lab(Path(f"{self.state}-lab"), LabNetwork(f"o{secrets.token_hex(4)}"))
         self._machines = machines
-        self._token_ttl_s = token_ttl_s
         self._progress = progress
         self._watchdog: LabWatchdog | None = None
         self._services: Services | None = None
@@ -80,7 +78,7 @@ class ControlPlane(SupervisedPlane):
         if self._own:
             self._watchdog = LabWatchdog(self.lab.state)
             self.lab.up()
-        parameters = Parameters(self.state, made.venv, self._token_ttl_s)
+        parameters = Parameters(self.state, made.venv)
         self._services = Services(parameters, self.lab.network.enter(), self._machines)
         self.state.mkdir(mode=0o700)
         self._services.open()

@@ -1,40 +1,26 @@
-"""A whole site whose cloud is the lab's OpenStack, with boxes behind its servers: ``with OpenStackSite() as site``."""
+"""A whole site whose cloud is the lab's OpenStack, with boxes behind its servers: ``with OpenStackSite(...)``."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
+from burstd.domain.cloud.instance import TAG_CLUSTER
 from burstd.domain.cloud.offer import OfferRule, Pool
-from burstd.domain.slurm.shape import Gres, Shape
 from tests.lab.base_site import BaseSite
 from tests.lab.openstack import seed
 from tests.lab.openstack.machines import Machines
 from tests.lab.openstack.plane import ControlPlane
 from tests.lab.openstack.projects import SECURITY_GROUP, Project
 
-CPU = Pool(
-    "cpu", ("cpu1", "cpu2", "cpu3"), ("burst",), Shape(2, 1000, (), frozenset({"cloud"})),
-    (OfferRule("openstack", ("cpu.small",)),),
-)  # fmt: skip
-GPU = Pool(
-    "gpu", ("gpu1", "gpu2"), ("burst",), Shape(2, 1000, (Gres("gpu", "h100", 1),), frozenset({"cloud", "h100"})),
-    (OfferRule("openstack", ("gpu.1",)),),
-)  # fmt: skip
-PRICES = {"cpu.small": "0.10", "gpu.1": "2.00"}
-"""Of an hour, made up."""
 CLOUDS = "/etc/burstd/clouds.yaml"
 
 
 class OpenStackSite(BaseSite):
-    """One site. ``prices`` say which flavors are allowed; ``openstack`` are more keys of ``[providers.openstack]``.
-    Root volumes of images whose name ends with ``-BUILD``, one of ``builds``, have its layers between Debian and what
-    the site adds.
+    """One site. ``prices``, of an hour, say which flavors are allowed; ``openstack`` are more keys of its provider.
 
     burstd on the head has an application credential of an ordinary member of the project.
     """
@@ -43,17 +29,12 @@ class OpenStackSite(BaseSite):
         self,
         release: str = "bookworm",
         *,
-        pools: Sequence[Pool] = (CPU, GPU),
-        prices: Mapping[str, str] = PRICES,
+        pools: Sequence[Pool],
+        prices: Mapping[str, str],
         openstack: Mapping[str, object] | None = None,
-        builds: Mapping[str, Sequence[Path]] | None = None,
         **more: Any,
     ) -> None:
         super().__init__(release, pools=pools, **more)
-        self._builds = builds or {}
-        self._layers: tuple[Path, ...] = ()
-        self.booted: dict[str, str] = {}
-        """Ids of the images from which root volumes were made, by server, in the order of their boots."""
         self._prices = prices
         self._openstack = {"settle_s": 5.0, "unused_s": 3.0, **(openstack or {})}
         self._up = ExitStack()
@@ -64,32 +45,11 @@ class OpenStackSite(BaseSite):
     def start_cloud(self, layers: Sequence[Path]) -> None:
         """Starts OpenStack at the hub's address, and a project with a network in the lab's."""
         lab, socket = self.cluster.lab, self.cluster.state / "machines.sock"
-        self._layers = tuple(layers)
-        self._up.enter_context(Machines(lab, layers, socket, self._build_layers))
+        self._up.enter_context(Machines(lab, layers, socket))
         self.plane = self._up.enter_context(ControlPlane(lab=lab, machines=socket, progress=self._progress))
         self.project = self.plane.project("physics", router=True)
         self._client = self._up.enter_context(self.project.connect())
         self.write(CLOUDS, self.project.clouds_yaml("physics"), 0o600)
-
-    def _build_layers(self, server: str, claim: str) -> Sequence[Path]:
-        """As Cinder knows the image of the claim's root volume."""
-        with self.client() as client:
-            volumes = client.block_storage.get("/volumes/detail").json()["volumes"]
-        images = [one.get("volume_image_metadata", {}) for one in volumes if one["metadata"].get(TAG_CLAIM) == claim]
-        image = images[0] if claim and images else {}
-        self.booted[server] = image.get("image_id", "")
-        between = self._builds.get(image.get("image_name", "").rpartition("-")[2], ())
-        return (*self._layers[:-1], *between, self._layers[-1])
-
-    def register_image(self, name: str, number: int) -> str:
-        """An image of the project's own, newer than those before it; its id. Glance counts in seconds."""
-        del number
-        with self.client() as client:
-            made = client.image.create_image(
-                name=name, data=io.BytesIO(bytes(1 << 10)), disk_format="raw", container_format="bare",
-                visibility="private", validate_checksum=False,
-            )  # fmt: skip
-        return str(made.id)
 
     def stop_cloud(self) -> None:
         """Ends OpenStack, and its boxes after it."""
