@@ -24,8 +24,9 @@ gc.disable()
 
 # These machines are shared: how long an example takes says nothing about the code.
 settings.register_profile(
-    "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=os.environ.get("CI") == "true"
+    "full", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=os.environ.get("CI") == "true"
 )
+settings.register_profile("shared", settings.get_profile("full"), max_examples=50)
 settings.register_profile("quick", settings.get_profile("shared"), max_examples=10)
 settings.load_profile("shared")
 

@@ -1,4 +1,4 @@
-"""How many examples a property is tried on: as many as it asks for, or in the quick loop a tenth of them."""
+"""How many examples a property is tried on: half of what it asks for, or a tenth, or all (tests/conftest.py)."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _FULL = 100
 
 
 def examples(count: int) -> int:
-    """``count``, scaled as the profile in force scales it (``--hypothesis-profile``); at least one."""
+    """``count``, scaled as the profile in force scales it; at least one."""
     return max(1, count * settings().max_examples // _FULL)
