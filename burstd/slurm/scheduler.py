@@ -19,6 +19,11 @@ _MAX_ARGUMENT_CHARACTERS = 100_000
 """Of the same: the tasks of an array may take thousands."""
 _INVALID_JOB_ID = "invalid job id"
 """So squeue says that it knows none of the jobs that it is asked for."""
+_INVALID_NODE_STATE = "Invalid node state specified"
+_POWER_SAVING_OFF = (
+    "slurmctld has power saving off, as it did not find ResumeProgram or SuspendProgram when it started: see that both "
+    "are there, then systemctl restart slurmctld"
+)
 _MAX_JOBS_PER_COMMAND = 1000
 """scontrol asks slurmctld for one job after another: this many must be done before the command's timeout."""
 
@@ -89,11 +94,11 @@ class CommandScheduler:
         slurmd must not register before the node shows POWERING_UP (a second or two): POWER_UP would stick, and lead
         to a ResumeProgram call of its own after the next power_down.
         """
-        self._update_nodes(nodes, "State=POWER_UP")
+        self._power(nodes, "State=POWER_UP")
 
     def power_down(self, nodes: Collection[str], *, force: bool = False) -> None:
         """Sets State=POWER_DOWN, or POWER_DOWN_FORCE."""
-        self._update_nodes(nodes, "State=POWER_DOWN_FORCE" if force else "State=POWER_DOWN")
+        self._power(nodes, "State=POWER_DOWN_FORCE" if force else "State=POWER_DOWN")
 
     def set_address(self, addresses: Sequence[tuple[str, str]]) -> None:
         """Sets NodeAddr and NodeHostName. Newer versions of Slurm forget addresses when a node is powered down."""
@@ -207,6 +212,15 @@ class CommandScheduler:
                 refused = error
         if refused is not None:
             raise refused
+
+    def _power(self, nodes: Collection[str], state: str) -> None:
+        try:
+            self._update_nodes(nodes, state)
+        except SchedulerRefused as error:
+            # _valid_node_state_change() of slurmctld refuses these two for nothing else, before 26.05.
+            if _INVALID_NODE_STATE in str(error):
+                raise SchedulerRefused(f"{error}: {_POWER_SAVING_OFF}") from None
+            raise
 
     def _update_nodes(self, nodes: Collection[str], *what: str) -> None:
         if nodes:

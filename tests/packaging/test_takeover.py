@@ -137,7 +137,8 @@ class TwoHeads:
             self._heads[name] = stack.enter_context(systemd_in(self.lab.box(name), mask=("slurmd",)))
             self.put_package(name, "older")
             self.sh(name, "systemctl start munge ssh")
-        self.sh("head1", "apt install ./burstd_*.deb; systemctl start slurmctld")
+        # It runs since the boot, and has power saving off: burstd's programs were not there.
+        self.sh("head1", "apt install ./burstd_*.deb; systemctl restart slurmctld")
         self.sh("head1", "systemctl enable --now burstd.socket burstd burstd-user-worker.socket")
 
     def put_package(self, head: str, which: str) -> None:
@@ -216,6 +217,10 @@ class TwoHeads:
         """Returns when ``burstctl status`` of a head says this."""
         self.wait(lambda: words in self.sh(head, "burstctl status"), timeout_s, f"{head} says {words}")
 
+    def wait_without_alarms(self) -> None:
+        """Returns when neither head has one."""
+        self.wait(lambda: "!" not in "".join(self.sh(head, "burstctl status") for head in HEADS), 60, "no alarm")
+
     def jobs(self) -> dict[str, dict[str, str]]:
         """All jobs by their numbers, as words of ``scontrol show job``."""
         lines = self.sh("head1", _JOBS).splitlines()
@@ -267,9 +272,7 @@ def test_a_second_head_by_the_page(site: TwoHeads) -> None:
         site.sh(block.user, block.text)
     site.wait_status("head1", "standby: head2, seen ")
     site.wait_status("head2", "standby on head2: the leader is head1 since ")
-    site.wait(
-        lambda: "!" not in site.sh("head1", "burstctl status") + site.sh("head2", "burstctl status"), 60, "no alarm"
-    )
+    site.wait_without_alarms()
 
 
 def _refuse_the_old_version(site: TwoHeads) -> None:
@@ -311,6 +314,7 @@ def test_an_upgrade_by_takeover_under_running_jobs(site: TwoHeads, sql: Callable
 
     site.sh("head1", blocks[2].text)
     site.wait_status("head1", f"burstd {NEWER} on lab, standby on head1: the leader is head2 since ")
+    site.wait_without_alarms()
     assert {site.jobs()[job]["JobState"] for job in jobs} == {"RUNNING"}
     site.sh("head1", f"scancel --batch --signal=USR1 {' '.join(jobs)}")
     site.wait_jobs([*jobs, staged], "COMPLETED", 90)

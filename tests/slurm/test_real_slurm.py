@@ -14,6 +14,7 @@ import pytest
 
 from burstd.domain.claim import Cause, Claim, ClaimState
 from burstd.domain.cloud.offer import Offer, OfferRule, Pool
+from burstd.domain.errors import SchedulerRefused
 from burstd.domain.plugins.policy import Target
 from burstd.domain.slurm.job import Job
 from burstd.domain.snapshot import CloudView, SlurmView, Snapshot
@@ -94,6 +95,21 @@ class TestRealSlurm(SchedulerContract):
         running = check.read_running_slurm(commands)
         found = check.compare_slurm_conf(cluster.cluster.pools, options, running)
         assert [(f.subject, f.recommended) for f in found] == [("SchedulerParameters", True), ("AllocNodes", True)]
+
+    def test_power_saving_that_is_off_is_named(self, cluster: Rig) -> None:
+        """Before 26.05 slurmctld looks for the programs when it starts."""
+        if cluster.scheduler.version() >= (26, 5):
+            pytest.skip("this Slurm looks for them whenever it needs them")
+        program = "/usr/local/bin/burstd-suspend"
+        cluster.shell(f"chmod -x {program}")
+        try:
+            cluster.cluster.restart_slurmctld()
+            for ask in (cluster.scheduler.power_up, cluster.scheduler.power_down):
+                with pytest.raises(SchedulerRefused, match=r"has power saving off, .* systemctl restart slurmctld"):
+                    ask([cluster.slots[0]])
+        finally:
+            cluster.shell(f"chmod +x {program}")
+            cluster.cluster.restart_slurmctld()
 
     def test_what_a_script_asks_for_is_what_the_queue_shows_of_it(
         self, cluster: Rig, request: pytest.FixtureRequest
