@@ -54,6 +54,7 @@ def world(openstack_world: OpenStackWorld) -> Iterator[OpenStackWorld]:
     assert openstack_world.proxy.outstanding == []
 
 
+@pytest.mark.thorough
 class TestQuotas:
     @pytest.mark.parametrize(("name", "limit"), [("instances", 1), ("cores", 2), ("ram", 4096)])
     def test_of_servers(self, world: OpenStackWorld, name: str, limit: int) -> None:
@@ -94,6 +95,7 @@ class TestQuotas:
         assert world.is_empty()
 
 
+@pytest.mark.thorough
 def test_no_gpu_left(world: OpenStackWorld) -> None:
     """Two hosts of eight: the fifth machine of four is taken, comes to nothing, and is ended."""
     provider = world.provider(CLUSTER, flavors=["gpu.4"])
@@ -114,6 +116,7 @@ def test_no_gpu_left(world: OpenStackWorld) -> None:
     assert world.is_empty()
 
 
+@pytest.mark.thorough
 class TestBuilds:
     def test_a_slow_one_is_pending_and_then_runs(self, world: OpenStackWorld) -> None:
         provider = world.provider(CLUSTER)
@@ -172,6 +175,7 @@ def test_a_failed_end_is_in_error_and_may_be_repeated(world: OpenStackWorld) -> 
     assert world.is_empty()
 
 
+@pytest.mark.thorough
 def test_computes_that_stop(world: OpenStackWorld) -> None:
     """Nothing is taken for what it is not, and when they go on all that was ended is gone."""
     provider = world.provider(CLUSTER)

@@ -177,6 +177,7 @@ def ends(provider: Provider) -> None:
 
 @pytest.mark.clouds
 @pytest.mark.boxes
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_the_document_from_its_first_command_to_its_last(reader: OpenStackReader) -> None:
     qcow2(reader.folder / "slurm-node.qcow2")

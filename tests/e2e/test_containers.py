@@ -294,6 +294,7 @@ def test_a_node_without_apptainer_is_named(site: Site) -> None:
     wait_all_gone(site)
 
 
+@pytest.mark.thorough
 def test_on_the_newest_slurm_where_nodes_show_the_homes(tmp_path: Path) -> None:
     conf = f"{MISSED_SOON}\nPrologSlurmctld={PREFIX}/bin/burstd-prolog"
     with site_with_image("forky", tmp_path, settings=HOMES, extra_conf=conf) as site:

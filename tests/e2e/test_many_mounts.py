@@ -120,6 +120,7 @@ def test_root_of_a_node_reaches_files_of_users_with_jobs_there_only(site: Site) 
     site.wait(lambda: not streams(site), 20, "no mount without a job")
 
 
+@pytest.mark.thorough
 def test_fifty_jobs_of_ten_users_on_ten_nodes(site: Site, figure: Callable[[str], None]) -> None:
     site.write("/opt/job.sh", JOB)
     lines = [sbatch_line(user, f"/opt/job.sh {n}") for n in range(JOBS_OF_USER) for user in USERS]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import pytest
+
+_THOROUGH = pytest.mark.thorough
 
 
-def releases(first: str, *others: str) -> list[str]:
-    """The first, and with BURSTD_ALL_RELEASES the others too: the files take turns in which they begin with."""
-    return [first, *others] if os.environ.get("BURSTD_ALL_RELEASES") else [first]
+def releases(first: str, *others: str) -> list[object]:
+    """Parameters: the first, and the others when all is tried. The files take turns in which they begin with."""
+    return [first, *(pytest.param(other, marks=_THOROUGH) for other in others)]

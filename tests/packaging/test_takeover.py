@@ -40,7 +40,7 @@ from tests.systemd.pid1 import SystemdBox, cgroup2, systemd_in
 
 __all__ = ["deb", "postgresql_server"]
 
-pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.thorough]
 
 DOCUMENT = programs.PROJECT / "docs" / "two-heads.md"
 HEADS = {"head1": "10.77.0.2", "head2": "10.77.0.3"}
