@@ -152,9 +152,10 @@ class Slow:
 @pytest.fixture(scope="module", autouse=True)
 def slow(site: Site) -> Slow:
     order(site, FaultKind.BOOT_HANG, "hang", zones="north")
-    order(site, FaultKind.LIE, "lie", seconds=9, count=1)
+    dies_s = patience_s(9)
+    order(site, FaultKind.LIE, "lie", seconds=dies_s, count=1)
     order(site, FaultKind.ERROR, "stuck", calls=("terminate",), count=2)
-    return Slow(submit(site, "hang"), submit(site, "lie", "sleep 20"), submit(site, "stuck"))
+    return Slow(submit(site, "hang"), submit(site, "lie", f"sleep {dies_s + 11:.0f}"), submit(site, "stuck"))
 
 
 def outcomes(site: Site, job: str) -> list[tuple[str, str]]:
@@ -309,7 +310,7 @@ def test_a_machine_that_is_ended_in_vain_is_ended_again(site: Site, slow: Slow) 
 def test_a_machine_that_died_while_the_cloud_says_it_runs(site: Site, slow: Slow) -> None:
     """Slurm is who notices: it requeues the job, and burstd does not trust the cloud's word for the node."""
     job = slow.lie
-    site.wait(lambda: site.job(job)["Restarts"] == "1", 40, "Slurm has requeued the job")
+    site.wait(lambda: site.job(job)["Restarts"] == "1", 60, "Slurm has requeued the job")
     again(site, job)
     site.wait_job(job, timeout_s=60)
     dead, alive = claims_of(site, job)[0], claims_of(site, job)[-1]
