@@ -28,8 +28,7 @@ settings.register_profile(
 )
 settings.register_profile("shared", settings.get_profile("full"), max_examples=50)
 settings.register_profile("quick", settings.get_profile("shared"), max_examples=10)
-_THOROUGH = bool(os.environ.get("BURSTD_THOROUGH"))
-settings.load_profile("full" if _THOROUGH else "shared")
+settings.load_profile("full" if os.environ.get("BURSTD_THOROUGH") else "shared")
 
 # By default it draws every local variable of a traceback, which takes seconds of processor time.
 structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
@@ -63,9 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files = {item.path for item in items if any(item.get_closest_marker(mark) for mark in LONG)}
     if unnamed := sorted(str(file) for file in files if not names_long_mark(file)):
         raise pytest.UsageError(f"make test leaves these files out, which name no mark: {' '.join(unnamed)}")
-    left_out = (*(_LEFT_OUT if config.getoption("quick") else ()), *(() if _THOROUGH else ("thorough",)))
-    if left_out:
-        out = {item for item in items if any(item.get_closest_marker(mark) for mark in left_out)}
+    if config.getoption("quick"):
+        out = {item for item in items if any(item.get_closest_marker(mark) for mark in _LEFT_OUT)}
         config.hook.pytest_deselected(items=list(out))
         items[:] = [item for item in items if item not in out]
 

@@ -115,6 +115,7 @@ def test_a_job_that_counts_outlives_its_machines(site: Site, figure: Callable[[s
     wait_all_gone(site)
 
 
+@pytest.mark.thorough
 @on("trixie")
 def test_a_job_that_is_told_before_its_machine_goes_loses_nothing(site: Site, figure: Callable[[str], None]) -> None:
     line = "state every=1h signal=B:USR1 within=20s"
@@ -129,6 +130,7 @@ def test_a_job_that_is_told_before_its_machine_goes_loses_nothing(site: Site, fi
     wait_all_gone(site)
 
 
+@pytest.mark.thorough
 @on("trixie")
 def test_a_command_saves_a_job_of_two_nodes_before_one_of_them_goes(site: Site) -> None:
     for name, text in (("count", COUNT_ON_NODE), ("save", SAVE)):

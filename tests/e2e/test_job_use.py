@@ -121,6 +121,7 @@ def test_a_job_on_a_node_of_the_site(site: Site) -> None:
     site.wait(lambda: box.run(["test", "-e", pid], check=False).returncode == 1, 60, "that its sampler has ended")
 
 
+@pytest.mark.thorough
 def test_a_job_that_does_not_use_its_gpu_is_warned_and_then_cancelled(site: Site) -> None:
     """Its CPU is in use. A restart of burstd fetches figures at once, where a test cannot wait for minutes."""
     site.write("/usr/local/bin/burstd-hook", f"#!/bin/sh\ncat >>{MESSAGES}\n", 0o755)

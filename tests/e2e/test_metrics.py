@@ -68,6 +68,7 @@ def entered(site: Site, claim: str, state: str) -> float:
     )
 
 
+@pytest.mark.thorough
 def test_nodes_are_targets_and_alerts_fire_and_clear(
     site: Site, prometheus: LabPrometheus, site_budget: Callable[[float], None], figure: Callable[[str], None]
 ) -> None:

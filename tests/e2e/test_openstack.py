@@ -234,6 +234,7 @@ def _unread(site: OpenStackSite, port: int) -> int:
     return max(map(int, re.findall(r"^(\d+)", said, re.MULTILINE)), default=0)
 
 
+@pytest.mark.thorough
 def test_two_nodes_close_to_each_other(site: OpenStackSite) -> None:
     job = site.submit("-p burst -C pair -N2 --exclusive -t5", SET_COMMENT % "srun hostname | sort | xargs")
     site.wait(

@@ -201,6 +201,7 @@ def half() -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.thorough
 def test_six_phases_with_half_of_the_gpus_in_the_cloud(half: Site, figure: Callable[[str], None]) -> None:
     phases = Phases(half, HALF, figure)
     phases.submit_jobs("a", 16)

@@ -51,6 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenShiftSite]:
     assert not left, f"left behind: {left}"
 
 
+@pytest.mark.thorough
 def test_plain_scripts_of_two_users_have_their_directories(site: OpenShiftSite) -> None:
     """Nothing shows the site's trees, so each working directory is staged, without a line in the script."""
     jobs = {}

@@ -159,6 +159,7 @@ def runs_again(site: Site, job: str, before: dict[str, str]) -> float:
     return seconds_until(site, lambda: bool(running(site, job, before["instance"], 120)), 120, "on another machine")
 
 
+@pytest.mark.thorough
 def test_a_job_outlives_its_gpus(site: Site, figure: Callable[[str], None]) -> None:
     """Xids in the kernel's log: harmless ones, then a lost GPU. On the next machine nvidia-smi, with burstd dead."""
     wait_all_gone(site)
@@ -246,6 +247,7 @@ def test_a_job_that_may_not_be_requeued_is_told_and_runs_on(site: Site) -> None:
     site.start_burstd()
 
 
+@pytest.mark.thorough
 def test_output_is_off_a_machine_before_it_is_ended() -> None:
     """The job that was cut short leaves what it wrote, and writes all of it on the next machine."""
     with site_up(pools=[SPOT], types=TYPES_WITH_SPOT, staging="") as site:

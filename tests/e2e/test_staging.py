@@ -99,6 +99,7 @@ def ends_partial(site: Site, job: str, state: str) -> None:
     assert "did not end well" in site.cluster.sh(f"cat results/burst-{job}.PARTIAL", "ada")
 
 
+@pytest.mark.thorough
 def test_a_staged_job_is_watched_and_entered(site: Site) -> None:
     job = submit(site, "echo begun; until [ -e go ]; do sleep 0.2; done; echo ended")
 
@@ -175,6 +176,7 @@ def test_cancelled_while_it_runs(site: Site) -> None:
     ends_partial(site, job, "CANCELLED")
 
 
+@pytest.mark.thorough
 def test_its_time_is_over(site: Site) -> None:
     job = submit(site, "sleep 100")
     site.wait_job(job, ["RUNNING"])
@@ -183,6 +185,7 @@ def test_its_time_is_over(site: Site) -> None:
     ends_partial(site, job, "TIMEOUT")
 
 
+@pytest.mark.thorough
 def test_chained_jobs(site: Site) -> None:
     """The second one's input is the first one's output: it waits until that is home, and none of it is sent again."""
     make = f'head -c {BIG_MB}M /dev/urandom > "$BURST_OUT/large"; echo small > "$BURST_OUT/small"'
@@ -203,6 +206,7 @@ cat "$BURST_IN/before/large" "$BURST_IN/before/small" | sha256sum > "$BURST_OUT/
     wait_over(site, second)
 
 
+@pytest.mark.thorough
 def test_cancelled_while_its_output_comes_home(site: Site) -> None:
     """Slurm takes no notice of it; with --hurry the output is given up."""
     job = submit(site, f'head -c {BIG_MB}M /dev/urandom > "$BURST_OUT/large"')
@@ -237,6 +241,7 @@ def start_now(site: Site, job: str) -> None:
     site.wait(lambda: site.cluster.sh(command, check=False).strip() == "0", 60, "now")
 
 
+@pytest.mark.thorough
 def test_a_node_that_dies_while_the_input_is_placed(site: Site) -> None:
     """Slurm starts the job again only when the pre_run of its dead node was answered."""
     job = submit(site, data="big", words="-p burst -c1 --mem=100 --requeue")
@@ -254,7 +259,7 @@ def test_a_node_that_dies_while_the_input_is_placed(site: Site) -> None:
     assert manifest(site, job)["complete"]
 
 
-@pytest.mark.parametrize("moment", ["uploading", "fetched", "delivering"])
+@pytest.mark.parametrize("moment", ["uploading", pytest.param("fetched", marks=pytest.mark.thorough), "delivering"])
 def test_burstd_killed(site: Site, moment: str) -> None:
     """Whenever it dies, the job goes on, its output comes home, and what was sent is not sent again."""
     job = submit(site, 'sleep 1; cp "$BURST_IN/set/large" "$BURST_OUT/large"', "big")

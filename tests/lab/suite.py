@@ -6,6 +6,8 @@ Tests on real systems mostly wait, many of the quick ones do for programs that t
 tests at once on two processors, and of the files the longest begin first. A test that crashes burstd never waits; it
 has the processor meanwhile.
 
+Tests marked ``thorough`` come last, and only where the time allows it.
+
 What fails on a busy machine beside another is tried once more, alone, and told as flaky in the last lines where it
 passes then. Files from sbatch to the cloud and back are tried again whole: a test that looks at what the others of its
 file left must have something to look at.
@@ -14,27 +16,30 @@ file left must have something to look at.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-from tests.lab.marks import LONG, names_long_mark
+from tests.lab.marks import LONG, names_long_mark, names_thorough
 from tests.lab.programs import PROJECT
 
 _LONG = " or ".join(LONG)
 _FILES = [str(file) for file in sorted((PROJECT / "tests").rglob("test_*.py")) if names_long_mark(file)]
 """Files with tests that take long: each of four processes would import all the others for nothing."""
+_SYSTEMS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "tests.lab.suite", "--durations=15")
 _STAGES = (
     (f"not ({_LONG})", "-n", "4"),
-    (
-        *(_LONG, "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"),
-        *("-p", "tests.lab.suite", "--durations=15", *_FILES),
-    ),
+    (f"({_LONG}) and not thorough", *_SYSTEMS, *_FILES),
 )
+_THOROUGH = ("thorough", *_SYSTEMS, *filter(names_thorough, _FILES))
+_TIME_S = 2100.0
+"""Who has waited so long does not wait for tests of which others see most; BURSTD_THOROUGH=1 runs them all the same."""
 _TOGETHER = (
     (
         "tests/contract/test_openstack_plane.py",
@@ -165,6 +170,7 @@ def main() -> int:
     """pytest's exit status: of the last stage, or of the first with a test that failed twice."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     flaky: set[str] = set()
+    begun = time.monotonic()
     with (
         subprocess.Popen([sys.executable, "-m", "tests.lab.prepare"], cwd=PROJECT) as prepare,
         subprocess.Popen(
@@ -172,8 +178,12 @@ def main() -> int:
         ) as lint,
     ):
         try:
-            for stage in _STAGES:
+            for stage in (*_STAGES, _THOROUGH):
                 if stage is _STAGES[-1] and (status := _lint_status(lint) or prepare.wait()):
+                    break
+                gone_s = time.monotonic() - begun
+                if stage is _THOROUGH and gone_s > _TIME_S and not os.environ.get("BURSTD_THOROUGH"):
+                    sys.stdout.write(f"tests marked thorough are left out, as {gone_s / 60:.0f} minutes are gone\n")
                     break
                 status, unsteady = _stage(*stage)
                 flaky |= unsteady

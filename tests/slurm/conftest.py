@@ -1,6 +1,4 @@
-"""The contract's assertions tell what they saw; its long tests run on one release of Slurm, the others on each."""
-
-import os
+"""The contract's assertions tell what they saw; its long tests are thorough but on one release of Slurm."""
 
 import pytest
 
@@ -23,16 +21,12 @@ pytest.register_assert_rewrite(
 )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if os.environ.get("BURSTD_THOROUGH"):
-        return
-    out = [
-        item
-        for item in items
-        if isinstance(item, pytest.Function)
-        and item.path.name == "test_real_slurm.py"
-        and item.originalname in LONG
-        and item.callspec.params["cluster"] != FULL
-    ]
-    config.hook.pytest_deselected(items=out)
-    items[:] = [item for item in items if item not in out]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (
+            isinstance(item, pytest.Function)
+            and item.path.name == "test_real_slurm.py"
+            and item.originalname in LONG
+            and item.callspec.params["cluster"] != FULL
+        ):
+            item.add_marker(pytest.mark.thorough)

@@ -367,13 +367,21 @@ def test_a_project_within_its_quota_does_not_preempt_its_own_jobs(cluster: Clust
     cluster.sh("squeue -h -r -t R -p q-a -o %i | xargs scancel")
     cluster.wait(lambda: used_gpus(cluster) == 12, 60, "GPUs that are free")
     submit(cluster, "c", 1, 4)
-    cluster.wait(lambda: running(cluster)["q-c"] == 4, 60, "all GPUs in use again")
-    assert running(cluster) == {"o-a": 3, "q-b": 4, "o-b": 5, "q-c": 4}
+
+    def all_in_use() -> bool:
+        # slurmctld requeues more than it must now and then, and starts that again after two minutes.
+        now = running(cluster)
+        return now["q-c"] == 4 and sum(now.values()) == 16
+
+    cluster.wait(all_in_use, 180, "all GPUs in use again")
+    before = running(cluster)
     slurm.set_tiers({"a": 2})
-    submit(cluster, "a", 1)
-    cluster.wait(lambda: running(cluster)["q-a"] == 1, 60, "what is within the quota of a")
-    assert running(cluster) == {"q-a": 1, "o-a": 3, "q-b": 4, "o-b": 4, "q-c": 4}
-    slurm.set_tiers({"a": 1})
+    try:
+        submit(cluster, "a", 1)
+        cluster.wait(lambda: running(cluster)["q-a"] == 1, 60, "what is within the quota of a")
+        assert running(cluster) == before + Counter({"q-a": 1}) - Counter({"o-b": 1})
+    finally:
+        slurm.set_tiers({"a": 1})
 
 
 def test_jobs_without_gpus_take_no_quota_from_others(cluster: Cluster, slurm: SlurmProjects) -> None:
