@@ -369,6 +369,7 @@ class Spending(RuleBasedStateMachine):
             self.folder.close()
 
 
+@pytest.mark.thorough
 def test_no_chain_of_policies_passes_a_limit(template: Path) -> None:
     Spending.template = template
     run_state_machine_as_test(

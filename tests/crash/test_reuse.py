@@ -221,6 +221,7 @@ class Handovers(test_machine.Crashes):
             check_nodes(self.world)
 
 
+@pytest.mark.thorough
 def test_any_order_of_crashes_and_faults_with_handovers(template: Path) -> None:
     Handovers.template = template
     chosen = test_machine._LONG if os.environ.get("BURSTD_HYPOTHESIS") == "long" else test_machine._SHORT
