@@ -190,13 +190,19 @@ class TwoHeads(Site):
         return head_status(self._socket(host))
 
     def api(self, path: str, **params: str | float) -> Any:
-        """What the leader answers to root."""
-        self.wait(lambda: LEADS in map(self.status_of, HEADS), 30, "a head that leads")
-        leader = next((host for host in HEADS if self.status_of(host) == LEADS), HEADS[0])
-        with head_client(self._socket(leader)) as client:
-            answer = client.get(path, params=params, timeout=30.0)
-        answer.raise_for_status()
-        return answer.json()
+        """What the leader answers to root. It may have changed before it answers."""
+        answers: list[httpx.Response] = []
+
+        def is_answered() -> bool:
+            leader = next((host for host in HEADS if self.status_of(host) == LEADS), "")
+            if leader:
+                with head_client(self._socket(leader)) as client:
+                    answers.append(client.get(path, params=params, timeout=30.0))
+            return bool(leader) and answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
+
+        self.wait(is_answered, 30, "the answer of a head that leads")
+        answers[-1].raise_for_status()
+        return answers[-1].json()
 
     def daemon_log(self) -> str:
         """What both have said so far."""
