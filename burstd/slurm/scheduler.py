@@ -21,8 +21,8 @@ _INVALID_JOB_ID = "invalid job id"
 """So squeue says that it knows none of the jobs that it is asked for."""
 _INVALID_NODE_STATE = "Invalid node state specified"
 _POWER_SAVING_OFF = (
-    "slurmctld has power saving off, as it did not find ResumeProgram or SuspendProgram when it started: see that both "
-    "are there, then systemctl restart slurmctld"
+    "slurmctld has power saving off, as ResumeProgram or SuspendProgram was not there when it started, or slurm.conf "
+    "switches it off: mend what 'burstctl check' names, then systemctl restart slurmctld"
 )
 _MAX_JOBS_PER_COMMAND = 1000
 """scontrol asks slurmctld for one job after another: this many must be done before the command's timeout."""

@@ -1,10 +1,13 @@
-"""The lab's OpenStack does what its tests would not miss: the rest of it, faults too, those of the provider see."""
+"""The lab's OpenStack does what the provider's tests count on and would not notice."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from tests.lab.openstack.projects import Project
 from tests.lab.openstack.world import Account
 
 pytestmark = [pytest.mark.clouds, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+_PROJECT = Path(__file__).parents[2]
 _PATIENCE_S = 90.0
 _POLL_S = 0.5
 """A question costs OpenStack a tenth of a second of processor time."""
@@ -91,3 +95,43 @@ def test_quotas_are_real(cloud: ControlPlane, client: Any, project: Project) -> 
             client.network.create_port(network_id=project.network_id)
     finally:
         cloud.quota(project, instances=250, ports=500)
+
+
+_UP = """import sys
+from tests.lab.openstack.plane import ControlPlane
+with ControlPlane() as cloud:
+    print(cloud.state, cloud.lab.network.hub, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.thorough
+def test_second_one_stands_beside_and_nothing_is_left_of_one_whose_test_was_killed(client: Any) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _UP],
+        cwd=_PROJECT,
+        env={**os.environ, "PYTHONPATH": "."},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        state, hub = process.stdout.readline().split()
+        assert len(_of(state)) > 12
+        process.kill()
+    _wait(lambda: not Path(state).exists() and not _of(state), "no process, no folder")
+    beside = Path(f"/run/netns/{hub}"), Path(f"{state}-lab")
+    _wait(lambda: not any(path.exists() for path in beside), "no network, and no folder of its own")
+    assert list(client.compute.servers()) == []
+
+
+def _of(state: str) -> list[str]:
+    """Processes that were told of this folder."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = file.read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found += [line] if state in line else []
+    return found

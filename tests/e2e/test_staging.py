@@ -259,7 +259,14 @@ def test_a_node_that_dies_while_the_input_is_placed(site: Site) -> None:
     assert manifest(site, job)["complete"]
 
 
-@pytest.mark.parametrize("moment", ["uploading", pytest.param("fetched", marks=pytest.mark.thorough), "delivering"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "uploading",
+        "delivering",
+        *(pytest.param(m, marks=pytest.mark.thorough) for m in ("fetching", "fetched", "collecting")),
+    ],
+)
 def test_burstd_killed(site: Site, moment: str) -> None:
     """Whenever it dies, the job goes on, its output comes home, and what was sent is not sent again."""
     job = submit(site, 'sleep 1; cp "$BURST_IN/set/large" "$BURST_OUT/large"', "big")

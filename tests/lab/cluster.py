@@ -36,7 +36,7 @@ from tests.lab.patience import patience_s
 
 _PROJECT = Path(__file__).parents[2]
 _HEAD = "10.77.0.2"
-SHOW_SLURM = "squeue | head -40; sinfo -NR; sinfo -N; scontrol show res; tail -n 30 /var/log/slurm/slurmctld.log"
+SHOW_SLURM = "squeue | head -40; sinfo -R; sinfo -N; scontrol show res; tail -n 30 /var/log/slurm/slurmctld.log"
 _POWER_CLIENT = "/opt/burstd-power/power_client.py"
 
 

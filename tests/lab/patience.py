@@ -16,6 +16,11 @@ def patience_s(quiet_s: float) -> float:
     return quiet_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) * _slowness()
 
 
+def processor_s(quiet_s: float) -> float:
+    """Seconds of processor time, at most, for what takes ``quiet_s`` at most there: others do not add to it."""
+    return quiet_s * _slowness()
+
+
 @cache
 def _slowness() -> float:
     """How many times slower than that this processor is; at least 1. Virtual machines share theirs."""
