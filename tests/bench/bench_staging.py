@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from burstd.domain.plugins.stager import Stager
@@ -23,7 +23,15 @@ from burstd.domain.staging import Tree
 from staging.objects.s3 import S3Settings, S3Stager
 from staging.ssh.stager import SshSettings, SshStager
 from tests.bench.staging_contest import Contest, Contestant, table
-from tests.bench.staging_ours import USER, BenchNode, CountingStager, new_sender, send, send_concurrently
+from tests.bench.staging_ours import (
+    USER,
+    BenchNode,
+    CountingStager,
+    new_sender,
+    no_digests,
+    send,
+    send_concurrently,
+)
 from tests.bench.staging_peers import S3Peers, rsync, shell, ssh
 from tests.lab.s3_server import S3Server
 from tests.lab.ssh_store import DATA, SshStore
@@ -38,9 +46,10 @@ USERS = 10
 class BenchSources:
     """Sources, and room for what the contestants make, below a folder of its own."""
 
-    def __init__(self, top: Path, size_mb: int, files: int) -> None:
+    def __init__(self, top: Path, size_mb: int, files: int, *, digests: bool = True) -> None:
         top.chmod(0o755)
         self.top = top
+        self.digests = digests
         self.size_mb = size_mb
         self.files = files
         self.large = top / "large"
@@ -60,6 +69,10 @@ class BenchSources:
     def small_mb(self) -> float:
         """Of all small files."""
         return self.files * SMALL_BYTES / (1 << 20)
+
+    def bench_node(self) -> BenchNode:
+        """A node here."""
+        return BenchNode(self.top, digests=self.digests)
 
     def index(self) -> Path:
         """A name for an index that is not there."""
@@ -158,7 +171,7 @@ class SshBench:
         """From the storage node to a node's disk, which is this machine's."""
         stager = self.stager()
         tree = send(new_sender(stager, self.ground.index()), source)
-        agent = BenchNode(self.ground.top)
+        agent = self.ground.bench_node()
         target = self.ground.top / "fetched"
         name, command = peer
 
@@ -261,7 +274,7 @@ class S3Bench:
         tree: Tree = send(new_sender(stager, self.ground.index()), self.ground.large)
         peers = S3Peers(self.server, bucket, self.ground.top)
         peers.puts(self.ground.large)["boto3"]()
-        agent = BenchNode(self.ground.top)
+        agent = self.ground.bench_node()
         target = self.ground.top / "fetched"
         ways = {OURS: Contestant(lambda: agent.deliver(stager, tree), agent.clear)}
         for name, get in peers.gets(target).items():
@@ -330,6 +343,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=10_000, help="of 4 KB")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="on the disk that is to be used; 20 GB at most")
+    parser.add_argument("--no-digests", action="store_true", help="burstd hashes nothing: what SHA-256 costs it")
     parser.add_argument("--only", nargs="*", choices=[*SSH, *S3], default=[*SSH, *S3])
     options = parser.parse_args()
     rows: list[Sequence[str]] = []
@@ -342,7 +356,8 @@ def main() -> int:
 
     with ExitStack() as stack:
         top = stack.enter_context(folder(options.folder))
-        ground = BenchSources(top, options.size_mb, options.files)
+        ground = BenchSources(top, options.size_mb, options.files, digests=not options.no_digests)
+        stack.enter_context(no_digests() if options.no_digests else nullcontext())
         if set(SSH) & set(options.only):
             with SshStore(top / "node") as node, node.reach():
                 hold(contests_ssh(ground, node, options.only, notes))

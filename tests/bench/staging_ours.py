@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from burstd.domain.plugins.stager import Stager
 from burstd.domain.staging import Tree
@@ -20,6 +25,29 @@ from burstd.transfer.protocol.bundle import agent_zipapp
 from burstd.transfer.trees.upload import StagedFor, TreeUploader
 
 USER = 61001
+_UNVERIFIED = """
+import sys
+from types import SimpleNamespace
+from unittest import mock
+sys.path.insert(0, sys.argv[1])
+from burstd.transfer.agent import fetch, main
+fetch.hashlib = SimpleNamespace(sha256=lambda body: SimpleNamespace(hexdigest=lambda: mock.ANY))
+sys.exit(main.main())
+"""
+"""The agent, which believes that an object is what its name says."""
+
+
+@contextmanager
+def no_digests() -> Iterator[None]:
+    """Objects that are put have numbers for names: nothing is made of their content."""
+    numbers = itertools.count()
+
+    def number(body: bytes | memoryview) -> Any:  # noqa: ARG001 - instead of a digest
+        return hashlib.sha256(str(next(numbers)).encode())
+
+    with mock.patch("burstd.transfer.content_store.upload_pool.hashlib", SimpleNamespace(sha256=number)):
+        yield
+
 
 
 class CountingStager:
@@ -70,10 +98,11 @@ def send_concurrently(sender: TreeUploader, source: Path, uids: Sequence[int]) -
 class BenchNode:
     """A folder as a node's disk, in which the agent places trees."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, *, digests: bool = True) -> None:
         self.top = top
         self.program = top / "agent.pyz"
         self.program.write_bytes(agent_zipapp())
+        self._words = [str(self.program)] if digests else ["-c", _UNVERIFIED, str(self.program)]
         self._jobs = 0
 
     def deliver(self, stager: Stager, tree: Tree) -> Callable[[], dict[str, Any]]:
@@ -99,7 +128,7 @@ class BenchNode:
             shutil.rmtree(spool)
 
     def _run_agent(self, request: Mapping[str, Any], stager: Stager) -> dict[str, Any]:
-        words = [sys.executable, "-I", "-S", str(self.program)]
+        words = [sys.executable, "-I", "-S", *self._words]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None
             assert process.stdout is not None

@@ -92,7 +92,7 @@ def kill_leaders(
             heads.start_head(other)
             heads.start_head(leader)
             heads.wait(lambda: LEADS in map(heads.status_of, HEADS), 60, "one of the heads leads")
-            leader, other = sorted(HEADS, key=heads.status_of)
+            leader, other = sorted(HEADS, key=lambda host: heads.status_of(host) != LEADS)
         else:
             heads.wait(lambda: heads.status_of(other) == LEADS, 30, "the other head leads")  # noqa: B023 - called at once
             took.append(time.monotonic() - begun)
