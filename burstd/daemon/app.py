@@ -51,7 +51,6 @@ from burstd.node.validator import SlurmNodeValidator
 from burstd.notify.service import NotificationService
 from burstd.reconciler.context import LoopContext
 from burstd.reconciler.executor import MACHINES
-from burstd.reconciler.machines.claim_ids import ClaimIds
 from burstd.reconciler.pollers.job_comments import JobCommentWriter
 from burstd.reconciler.pollers.job_use import JobUsePoller
 from burstd.reconciler.pollers.projects import ProjectSync
@@ -60,6 +59,7 @@ from burstd.reconciler.pollers.wake_sources import WakeSources
 from burstd.reconciler.quarantine import Quarantine
 from burstd.reconciler.reconciler import Reconciler
 from burstd.runtime import logs, sockets
+from burstd.runtime.claim_ids import ClaimIds
 from burstd.runtime.clock import CLOCK_KEY, CLOCK_TRUSTED_KEY, ClockCheckpoint, SteadyClock, resumed_time
 from burstd.runtime.systemd import Notifier
 from burstd.runtime.wake import Wake

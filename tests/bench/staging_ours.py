@@ -42,12 +42,11 @@ def no_digests() -> Iterator[None]:
     """Objects that are put have numbers for names: nothing is made of their content."""
     numbers = itertools.count()
 
-    def number(body: bytes | memoryview) -> Any:  # noqa: ARG001 - instead of a digest
+    def number(body: bytes | memoryview) -> Any:
         return hashlib.sha256(str(next(numbers)).encode())
 
     with mock.patch("burstd.transfer.content_store.upload_pool.hashlib", SimpleNamespace(sha256=number)):
         yield
-
 
 
 class CountingStager:

@@ -312,6 +312,25 @@ def test_an_image_that_hangs_at_boot_goes_back_by_itself(hang: Rollout) -> None:
     hang.keep(0)
 
 
+def test_a_trial_launches_enters_and_ends_one_machine(site: AwsSite) -> None:
+    """With the rights that burstd has, while burstd is stopped, whose machines it leaves alone."""
+    trial = [f"{programs.PREFIX}/bin/burstctl", "provider", "try", "aws", "--spend", "0.50", "--pool", "lost"]
+    refused = site.cluster.head.run(trial, check=False)
+    assert "burstd works for cluster lab" in refused.stderr
+    before = {one["InstanceId"] for one in instances(site, "lost")}
+    site.kill_burstd("TERM")
+    done = site.cluster.head.run(trial, check=False, timeout=patience_s(300))
+    site.start_burstd()
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split(": ")[0].split() for line in done.stdout.splitlines()]
+    assert [" ".join(words[1:]) for words in lines[:8]] == [
+        "launch", "asked again", "list", "boot", "entry", "end", "leftovers", "cost"
+    ], done.stdout  # fmt: skip
+    assert {words[0] for words in lines[:8]} == {"ok"}, done.stdout
+    (machine,) = [one for one in instances(site, "lost") if one["InstanceId"] not in before]
+    assert machine["State"]["Name"] == "terminated"
+
+
 def test_in_the_end_only_the_neighbours_things_are_left(site: AwsSite, theirs: Things) -> None:
     site.wait_empty()
     site.wait(lambda: things(site).keys() <= theirs.keys(), 60, "nothing of ours is left")

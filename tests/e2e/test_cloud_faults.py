@@ -16,7 +16,7 @@ import pytest
 from burstd.domain.cloud.offer import FabricTest, OfferRule, Pool, fabric_features
 from burstd.domain.framework import Framework
 from burstd.domain.slurm.shape import Gres, Shape
-from burstd.reconciler.machines.claim_ids import ClaimIds
+from burstd.runtime.claim_ids import ClaimIds
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
 from tests.e2e import bad_gpus
 from tests.e2e.sites import (

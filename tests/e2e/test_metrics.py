@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from burstd.reconciler.machines.claim_ids import ClaimIds
+from burstd.runtime.claim_ids import ClaimIds
 from providers.sandbox.cloud.faults import FaultKind, SandboxFault
 from tests.e2e.sites import ask_cloud, claims_of, events, wait_all_gone
 from tests.lab.prometheus import PROGRAMS, TARGETS, LabPrometheus, shortened_rules

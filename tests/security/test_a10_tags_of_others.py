@@ -8,7 +8,7 @@ import pytest
 
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, TAG_POOL, TAG_SLOT
 from burstd.domain.plugins.provider import LaunchRequest
-from burstd.reconciler.machines.claim_ids import ClaimIds
+from burstd.runtime.claim_ids import ClaimIds
 from tests.crash.world import World
 from tests.faults.test_b12_clouds import sim
 from tests.virtual.job import JobSpec

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from datetime import datetime
+from decimal import Decimal
+from http import HTTPStatus
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,14 +16,25 @@ from rich.text import Text
 
 from burstd.api.answers.text import abbreviated_list, ago, money_text, plural
 from burstd.cli.commands.status import bad_place_text, breaker_text
-from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption
+from burstd.cli.offline.config import DEFAULT_CONFIG, ConfigOption, read_settings
 from burstd.cli.output import ConsoleOutput
-from burstd.cli.session import ApiClient, DaemonNotRunning, DaemonUnreachable, ExitCode, provider_names, with_client
+from burstd.cli.session import (
+    ApiClient,
+    DaemonNotRunning,
+    DaemonUnreachable,
+    ExitCode,
+    pool_names,
+    provider_names,
+    with_client,
+)
 from burstd.cli.watch import listing
+from burstd.domain.errors import BurstdError
+from burstd.domain.plugins.provider import Finding
 from burstd.domain.units import memory_text
 
 if TYPE_CHECKING:
     from burstd.api.answers.providers import CheckView, FindingView, OffersView, OfferView, ProvidersView
+    from burstd.settings import Settings
 
 app = typer.Typer(help="The clouds: their state, their offers, whether launches would work.", no_args_is_help=True)
 ProviderArgument = Annotated[
@@ -111,6 +126,39 @@ def check_provider(
         raise typer.Exit(ExitCode.NEGATIVE)
 
 
+@app.command("try")
+@with_client
+def try_provider(
+    burstd: ApiClient,
+    name: ProviderArgument,
+    spend: Annotated[
+        float, typer.Option(min=0.0, help="What the trial may cost at most, in the currency of the provider's prices.")
+    ],
+    pool: Annotated[str, typer.Option(help="Only what this pool names.", autocompletion=pool_names)] = "",
+    file: ConfigOption = DEFAULT_CONFIG,
+) -> None:
+    """Launch one machine, enter it, end it, and say what was seen and what it cost. Slurm hears nothing of it.
+
+    burstd must not run for this cluster. Run it as root or as burstd's user; Ctrl-C ends the machine.
+    """
+    from burstd.api.answers.providers import CheckView, FindingView
+
+    settings = read_settings(burstd, file)
+    _refuse_beside_a_daemon(burstd, settings.cluster)
+    findings: list[Finding] = []
+
+    def say(finding: Finding) -> None:
+        findings.append(finding)
+        if not burstd.json:
+            ConsoleOutput().table(("", "*"), [_finding_row(FindingView.from_fields(finding))])
+
+    _run_trial(burstd, settings, name, (Decimal(str(spend)), pool), say)
+    answer = CheckView.from_findings(name, findings, None).model_dump(mode="json")
+    burstd.show(CheckView, answer, lambda out, check: _print_verdict(out, check.findings))
+    if not answer["ok"]:
+        raise typer.Exit(ExitCode.NEGATIVE)
+
+
 @app.command("forget")
 @with_client
 def forget_machines(
@@ -159,10 +207,65 @@ def _check_in_process(burstd: ApiClient, name: str, file: Path) -> Any:
         return CheckView.from_findings(name, provider.check(images), None).model_dump(mode="json")
 
 
+def _refuse_beside_a_daemon(burstd: ApiClient, cluster: str) -> None:
+    """Ends the program where a burstd works for the cluster: it would end the machine, which it did not launch."""
+    try:
+        status, answer = burstd.request_status("GET", "/status")
+    except DaemonNotRunning:
+        return
+    except DaemonUnreachable as error:
+        burstd.fail(ExitCode.UNREACHABLE, str(error))
+    # A standby, whose leader works on another head, answers with an error.
+    if status != HTTPStatus.OK or answer["daemon"]["cluster"] == cluster:
+        burstd.fail(
+            ExitCode.NEGATIVE,
+            f"burstd works for cluster {cluster}, and ends machines of it that it did not launch. Stop it for the "
+            "trial (systemctl stop burstd: jobs go on), or take a file with another cluster and the same provider "
+            "(--config).",
+        )
+
+
+def _run_trial(
+    burstd: ApiClient, settings: Settings, name: str, wanted: tuple[Decimal, str], say: Callable[[Finding], None]
+) -> None:
+    """``wanted``: the most that it may cost, and the pool; empty: any."""
+    from burstd.cli.checks.trial import ProviderTrial, TrialGround, choose_offer
+    from burstd.settings import PluginRegistry, SettingsError, build_pools, resolve_provider
+    from burstd.slurm.hostlist import expand
+
+    spend, only = wanted
+    if name not in settings.providers or (only and only not in settings.pools):
+        burstd.fail(
+            ExitCode.NOT_FOUND, f"The settings have no such {'pool' if name in settings.providers else 'provider'}."
+        )
+    try:
+        chosen = resolve_provider(settings, PluginRegistry.installed(), name)
+        pools = {pool: made for pool, made in build_pools(settings, expand).items() if only in ("", pool)}
+        with ExitStack() as stack:
+            provider = stack.enter_context(closing(chosen.plugin.make(name, settings.cluster, chosen.settings)))
+            found = choose_offer(provider.offers(), pools, spend)
+            if isinstance(found, Finding):
+                say(found)
+                return
+            ground = TrialGround(settings, provider, Path(stack.enter_context(TemporaryDirectory())))
+            request = ground.request(*found, spend)
+            ProviderTrial(provider, request, spend, ground.enter, say).run()
+    except (SettingsError, BurstdError, OSError) as error:
+        burstd.fail(ExitCode.NEGATIVE, str(error))
+
+
 def _print_findings(out: ConsoleOutput, answer: CheckView, who: str) -> None:
-    findings = answer.findings
     out.line((f"Provider {answer.provider}", "bold"), f", checked by {who} as user {answer.user}:")
-    out.table(("", "*"), [(Text(*_CHECK_STYLES[f.ok]), _finding_text(f)) for f in findings])
+    out.table(("", "*"), [_finding_row(finding) for finding in answer.findings])
+    _print_verdict(out, answer.findings)
+
+
+def _finding_row(finding: FindingView) -> tuple[Text, Text]:
+    word, style = _CHECK_STYLES[finding.ok]
+    return Text(f"{word:6}", style), _finding_text(finding)
+
+
+def _print_verdict(out: ConsoleOutput, findings: Sequence[FindingView]) -> None:
     wrong, unclear = (sum(f.ok is state for f in findings) for state in (False, None))
     unclear_text = f", {plural(unclear, 'thing')} could not be checked" if unclear else ""
     if wrong:
