@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 
 import structlog
@@ -25,6 +25,7 @@ from burstd.db import StoreError
 from burstd.db.leadership import HeadRow, Leadership
 from burstd.domain.errors import BurstdError, SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plugins.provider import SelfCheck
+from burstd.domain.storage_node import NodeBackedStore
 from burstd.node.ssh.key_pair import KeyUnusable
 from burstd.planner.offers.named_images import explicit_images
 from burstd.runtime.systemd import Notifier
@@ -41,7 +42,7 @@ CHECK_AGAIN_S = 60.0
 
 
 def takeover_faults(loaded: LoadedSettings) -> Iterator[str]:
-    """What would be in the way of leading with these settings: policies, Slurm, clouds. Asks them, which takes time."""
+    """What would be in the way of leading with these settings. Asks Slurm, clouds and the store, which takes time."""
     settings = loaded.settings
     try:
         runtime_config(loaded)
@@ -62,6 +63,17 @@ def takeover_faults(loaded: LoadedSettings) -> Iterator[str]:
             yield f"provider {name} cannot be asked: {error}"
         finally:
             provider.close()
+    if settings.staging.enabled:
+        name = settings.staging.store
+        chosen = loaded.resolved.stores[name]
+        try:
+            with closing(chosen.plugin.make(name, settings.cluster, chosen.settings)) as store:
+                # burstd launches the node of such a store when there is data to stage.
+                if not (isinstance(store, NodeBackedStore) and store.node_spec is not None):
+                    next(iter(store.objects("in/")), None)
+                    store.free_bytes()
+        except BurstdError as error:
+            yield f"store {name} cannot be asked: {error}"
 
 
 class TakeoverChecks:

@@ -106,7 +106,9 @@ def test_a_standby_needs_a_database_and_a_folder_that_both_heads_reach() -> None
 def test_what_a_standby_found_is_looked_at_again_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby, "CHECK_AGAIN_S", 0.0)
     settings = LoneDaemon(tmp_path).settings
-    settings.write_text(settings.read_text().partition("[providers")[0])
+    shared = tmp_path / "shared"
+    store = f'[staging]\nstore = "near"\n[staging.stores.near]\nkind = "shared"\npath = "{shared}"\n'
+    settings.write_text(settings.read_text().partition("[providers")[0] + store)
     checks, end = standby.TakeoverChecks(load_and_check(settings)), time.monotonic() + 60
 
     def wait(*, faulty: bool) -> None:
@@ -115,7 +117,10 @@ def test_what_a_standby_found_is_looked_at_again_soon(tmp_path: Path, monkeypatc
             checks.start_due()
 
     wait(faulty=True)
-    assert checks.faults[0].startswith("Slurm cannot be asked: ")
+    slurm, store = checks.faults
+    assert slurm.startswith("Slurm cannot be asked: ")
+    assert store.startswith(f"store near cannot be asked: the folder {shared} is not there"), store
+    shared.mkdir()
     scontrol = tmp_path / "scontrol"
     scontrol.write_text("#!/bin/sh\nprintf '%s\\n' 'SlurmUser = root(0)' 'StateSaveLocation = /var'\n")
     scontrol.chmod(0o755)
