@@ -64,19 +64,22 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _a_life(server: Path, kills: int, seed: int, killed_among: Counter[str]) -> Account:
+def _a_life(server: Path, kills: int, seed: int, killed_among: Counter[str], logs: Path | None) -> Account:
     """One site with its heads."""
     name = f"life{seed}"
     with psycopg.connect(host=str(server), user="burstd", dbname="postgres", autocommit=True) as made:
         made.execute(f"CREATE DATABASE {name}".encode())
     with memory_folder() as folder, PlayedHeads(folder, f"postgresql://burstd@/{name}?host={server}") as heads:
         try:
-            return heads.kill_leaders(kills, random.Random(seed), BOTH)  # noqa: S311 - nothing secret
+            found = heads.kill_leaders(kills, random.Random(seed), BOTH)  # noqa: S311 - nothing secret
+            if logs is not None and max(found.took) > KILL_BAR_S:
+                heads.keep_logs(logs / name)
+            return found
         finally:
             killed_among.update(heads.killed_among)
 
 
-def simulated(kills: int, seed: int, at_once: int, table: Table) -> None:
+def simulated(kills: int, seed: int, at_once: int, logs: Path | None, table: Table) -> None:
     """In lives of KILLS_A_LIFE kills, each with the next seed."""
     initdb = find_initdb()
     assert initdb is not None, "PostgreSQL is not installed"
@@ -87,7 +90,7 @@ def simulated(kills: int, seed: int, at_once: int, table: Table) -> None:
         data.mkdir(0o700)
         with private_server(initdb, data), ThreadPoolExecutor(at_once) as pool:
             lives = {
-                pool.submit(_a_life, data, min(KILLS_A_LIFE, kills - begun), seed + number, among): seed + number
+                pool.submit(_a_life, data, min(KILLS_A_LIFE, kills - begun), seed + number, among, logs): seed + number
                 for number, begun in enumerate(range(0, kills, KILLS_A_LIFE))
             }
             for life in as_completed(lives):
@@ -151,13 +154,14 @@ def main() -> int:
     for name in ("simulated", "real", "cuts"):
         what.add_argument(f"--{name}", type=int, metavar="NUMBER")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))  # noqa: S311 - nothing secret
+    parser.add_argument("--logs", type=Path, help="keep the heads' logs there where a takeover missed the bar")
     parser.add_argument("--at-once", type=int, help="sites (2), or pairs of heads whose network is cut (5)")
     asked = parser.parse_args()
     _say(f"seed {asked.seed}; load {os.getloadavg()[0]:.1f} before")
     table, begun = Table(), time.monotonic()
     run: Callable[[Table], None]
     if asked.simulated:
-        run = partial(simulated, asked.simulated, asked.seed, asked.at_once or 2)
+        run = partial(simulated, asked.simulated, asked.seed, asked.at_once or 2, asked.logs)
     elif asked.real:
         run = partial(real, asked.real, asked.seed)
     else:

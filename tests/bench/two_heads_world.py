@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from multiprocessing.connection import Client, Connection, Listener
 from multiprocessing.context import ForkServerProcess
@@ -325,10 +327,18 @@ class PlayedHeads:
         head = self._heads.pop(host)
         head.kill()
         head.join()
+        with self._daemons[host].log.open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC).isoformat()} killed\n")
 
     def _note_claims(self) -> None:
         with StoreReader.open(self.database, SteadyClock()) as reader:
             self.killed_among.update(claim.state.value for claim in reader.claims())
+
+    def keep_logs(self, folder: Path) -> None:
+        """What the heads have said, and when they were killed."""
+        folder.mkdir(parents=True)
+        for host, daemon in self._daemons.items():
+            shutil.copy(daemon.log, folder / host)
 
     def status_of(self, host: str) -> int:
         """See Heads."""
