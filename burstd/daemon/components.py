@@ -21,6 +21,7 @@ from burstd.node.ssh.host_keys import HostKeyPolicy
 from burstd.node.ssh.key_pair import ensure_ssh_key
 from burstd.node.ssh.process import SshProcess
 from burstd.node.user_data import UserDataValues, render_user_data
+from burstd.node.validation import Unattended
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from burstd.reconciler.context import PollIntervals
 from burstd.reconciler.pollers.job_use import JobUsePoller
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 DAY_S = 86400.0
+MOST_LIFE_SIGN_S = 600.0
+"""Machines hear of burstd at least this often: slurmctld feels nothing of it."""
 
 
 def commands(settings: Settings, run: CommandRunner = run_locally) -> SlurmCommands:
@@ -126,6 +129,13 @@ def site(settings: Settings) -> ValidatorConfig:
         },
         may_differ=frozenset(node.may_differ),
         health=settings.health.rules(),
+        unattended=Unattended(
+            int(node.unattended_h * 3600),
+            str(settings.staging.job_dir) if settings.staging.enabled else "",
+            int(settings.staging.output_retention_h * 3600),
+        )
+        if node.unattended_h
+        else None,
         slurmd_options=node.slurmd_options,
         connect_timeout_s=node.connect_timeout_s,
     )
@@ -141,6 +151,8 @@ def user_data(current: CurrentSettings) -> Callable[[Pool, str], str]:
         values = UserDataValues(
             settings.cluster, pool.name, provider, public,
             timezone=settings.node.timezone, packages=settings.node.packages, commands=settings.node.commands,
+            # Where the site starts slurmd its own way, nothing would stop the timer.
+            power_off_after_s=0 if settings.node.start_command else int(settings.node.unattended_h * 3600),
         )  # fmt: skip
         return render_user_data(values, settings.node.user_data, [munge_key.read_bytes()] if munge_key.exists() else [])
 
@@ -150,7 +162,12 @@ def user_data(current: CurrentSettings) -> Callable[[Pool, str], str]:
 def poll_intervals(settings: Settings) -> PollIntervals:
     """The pollers' intervals."""
     daemon = settings.daemon
-    return PollIntervals(tick_s=daemon.tick_s, poll_s=daemon.poll_s, cloud_poll_s=daemon.cloud_poll_s)
+    return PollIntervals(
+        tick_s=daemon.tick_s,
+        poll_s=daemon.poll_s,
+        cloud_poll_s=daemon.cloud_poll_s,
+        life_sign_s=min(MOST_LIFE_SIGN_S, settings.node.unattended_h * 3600 / 4),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +215,7 @@ class DaemonComponents:
             fresh.poll_s,
             fresh.cloud_poll_s,
         )
+        self.intervals.life_sign_s = fresh.life_sign_s
         if self.staging is not None:
             self.staging.reload(settings)
         self.mounts.reload(settings.mounts)

@@ -43,6 +43,8 @@ class UserDataValues:
     packages: Sequence[str] = ()
     mounts: Sequence[Sequence[str]] = ()
     commands: Sequence[Sequence[str] | str] = ()
+    power_off_after_s: int = 0
+    """A machine that has not become a node by then powers itself off; 0: never."""
     extra: Mapping[str, object] = field(default_factory=dict)
     """More keys of cloud-config."""
 
@@ -93,10 +95,20 @@ def _placeholder_values(values: UserDataValues) -> dict[str, str]:
         "pool": json.dumps(values.pool),
         "provider": json.dumps(values.provider),
         "ssh_public_key": json.dumps(values.ssh_public_key),
+        "power_off": _power_off(values.power_off_after_s),
         "node_json": json.dumps(node_json(values.cluster, values.pool, values.provider)),
         # cloud-init complains about sections that are there and empty.
         "extra": "\n".join(f"{key}: {json.dumps(value)}" for key, value in sections.items() if value),
     }
+
+
+def _power_off(after_s: int) -> str:
+    """A line of ``bootcmd``: slurmd.sh makes the file. No timer of systemd's, whose bus is not there so early."""
+    if not after_s:
+        return ""
+    wait = f"sleep {after_s}; [ -e /run/burstd/node ] || systemctl poweroff || poweroff"
+    script = f"setsid sh -c '{wait}' </dev/null >/dev/null 2>&1 &"
+    return f"- {json.dumps(['cloud-init-per', 'instance', 'burstd-unattended', 'sh', '-c', script])}"
 
 
 def _check_rendered(rendered: str, file: Path, secrets: Sequence[bytes]) -> None:

@@ -67,6 +67,17 @@ class ValidationRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Unattended:
+    """When a machine that hears nothing of burstd powers itself off, in whole seconds; 0: never."""
+
+    after_s: int
+    job_dir: str = ""
+    """While jobs have data there ..."""
+    data_s: int = 0
+    """... it stays so much longer."""
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationResult:
     """What came of it. With failures the machine was given nothing."""
 
@@ -229,6 +240,7 @@ def start_slurmd(
     command: Sequence[str] = (),
     watch: str = "",
     verdicts: str = "",
+    unattended: Unattended | None = None,
 ) -> None:
     """Starts slurmd under the slot's name, unless it runs already. slurmctld must expect the node by now.
 
@@ -239,6 +251,7 @@ def start_slurmd(
     directly. ``command`` is run instead of all that, with ``{slot}`` and ``{conf_server}`` filled in.
     ``watch``: a script by which the machine learns that its cloud takes it back; ``verdicts``: what comes of its
     faults (``verdict_table``). With either of them the machine watches itself, and drains the node (watch.sh).
+    ``unattended``: when it powers itself off; None: never.
 
     Raises SlurmdNotStarted, NoConfiguration, ConnectionLost, CommandTimedOut, ValueError (a word that no option may
     hold) and what ``connect`` raises.
@@ -254,20 +267,21 @@ def start_slurmd(
             done = session.run(filled, timeout_s=60.0)
         else:
             done = session.script(_script("slurmd.sh"), *slurmd_arguments, timeout_s=60.0)
-        if done.rc == 0 and (watch or verdicts):
-            _start_watch(session, slot, watch, verdicts)
+        if done.rc == 0 and (watch or verdicts or unattended):
+            _start_watch(session, slot, watch, verdicts, unattended or Unattended(0))
     if done.rc != 0:
         kind = NoConfiguration if done.rc == _EX_TEMPFAIL else SlurmdNotStarted
         raise kind(f"slurmd did not start as {slot}: {done.last_line}")
 
 
-def _start_watch(session: CommandShell, slot: str, script: str, verdicts: str) -> None:
+def _start_watch(session: CommandShell, slot: str, script: str, verdicts: str, unattended: Unattended) -> None:
     """A machine that cannot watch is a node all the same: its cloud's queue, or its end, tells."""
     conditions = _script("gpu_states.sh") + _script("conditions.sh")
     parts = [part.encode() for part in (_script("watch.sh"), _script("kernel_log.sh"), conditions, verdicts)]
     lengths = [str(len(part)) for part in parts]
     try:
-        done = session.script(_script("watching.sh"), slot, *lengths, input=b"".join([*parts, script.encode()]))
+        words = [slot, *lengths, str(unattended.after_s), unattended.job_dir, str(unattended.data_s)]
+        done = session.script(_script("watching.sh"), *words, input=b"".join([*parts, script.encode()]))
     except (CommandTimedOut, ConnectionLost) as error:
         log.warning("machine does not watch itself", slot=slot, error=str(error))
         return

@@ -49,7 +49,13 @@ from burstd.node.reference import Reference
 from burstd.node.slurmd_log import read_slurmd_log, registration_fault
 from burstd.node.ssh.host_keys import HostKeyFiles, HostKeyPolicy, HostKeys, parse_console_host_keys
 from burstd.node.user_data import node_json
-from burstd.node.validation import NVIDIA_DEVICES, ValidationRequest, start_slurmd, validate_machine
+from burstd.node.validation import (
+    NVIDIA_DEVICES,
+    Unattended,
+    ValidationRequest,
+    start_slurmd,
+    validate_machine,
+)
 from burstd.planner.lifecycle.listing import abbreviated_list
 
 if TYPE_CHECKING:
@@ -116,6 +122,8 @@ class ValidatorConfig:
     health: HealthRules = field(default_factory=HealthRules)
     """What comes of faults of nodes at work."""
     slurmd_options: tuple[str, ...] = ()
+    unattended: Unattended | None = None
+    """When a machine powers itself off; None: never."""
     start_command: tuple[str, ...] = ()
     """Run on a machine instead of starting slurmd, with ``{slot}`` and ``{conf_server}`` filled in."""
     connect_timeout_s: float = 10.0
@@ -251,6 +259,7 @@ class SlurmNodeValidator:
         start_slurmd(
             claim.slot, lambda: self._command_shell(claim, None), conf_server=site.conf_server,
             options=site.slurmd_options, command=site.start_command, watch=watch, verdicts=verdicts,
+            unattended=site.unattended,
         )  # fmt: skip
 
     def registration_fault(self, claim: Claim) -> str:

@@ -50,6 +50,7 @@ from burstd.reconciler.pollers.ingress import JobIngress
 from burstd.reconciler.pollers.job_comments import JobCommenting
 from burstd.reconciler.pollers.job_history import JobHistoryRecorder
 from burstd.reconciler.pollers.launch_failures import LaunchFailures
+from burstd.reconciler.pollers.life_signs import LifeSigns
 from burstd.reconciler.pollers.own_node_faults import OwnNodeFaults
 from burstd.reconciler.pollers.project_usage import ProjectUsage
 from burstd.reconciler.pollers.projects import ProjectSync
@@ -182,6 +183,7 @@ class Reconciler:
         self._image_poller = ImageVersionPoller(context)
         self._notice_poller = SpotNoticePoller(context)
         self._launch_failures = LaunchFailures(context)
+        self._life_signs = LifeSigns(context)
         self._history = JobHistoryRecorder(context, self._slots)
         self._claim_runs = ClaimRunRecorder(context)
         self._site_runs = SiteRunRecorder(context, self._slots)
@@ -270,6 +272,7 @@ class Reconciler:
             self._store.record_remarks(plan.remarks, _JobOwners(snapshot).owner, without_event={IDLE_GPUS, LAUNCH})
             if self._comments is not None:
                 self._comments.step(snapshot, plan)
+            self._life_signs.step(snapshot)
         except SchedulerUnavailable as error:
             log.warning("slurm stopped answering, the rest of the plan waits", error=str(error))
             return self._context.intervals.poll_s
@@ -281,17 +284,21 @@ class Reconciler:
             self._context.quarantine.add_subject(LOOP_SUBJECT, "step", error)
             self._raise_alarms(self._context.quarantine.alarms())
             return self._context.intervals.tick_s
+        self._raise_alarms(self._found_alarms(snapshot, plan, result.alarms))
+        return 0.0 if changed else self._seconds_until_due(snapshot, plan.target.wake_at)
+
+    def _found_alarms(self, snapshot: Snapshot, plan: Plan, of_decision: Sequence[str]) -> list[str]:
         clock = clock_alarm(self._context.clock.wall(), self._context.clock.now())
         failed = [alarm for alarm in (doubt_alarm(snapshot), clock, self.head_clock.why_wrong()) if alarm]
-        failed += [*self._context.quarantine.alarms(), *result.alarms, *home_alarms(plan.remarks)]
+        failed += [*self._context.quarantine.alarms(), *of_decision, *home_alarms(plan.remarks)]
         failed += self._staging.alarms() if self._staging is not None else []
         failed += self._mounts.alarms() if self._mounts is not None else []
         failed += self._projects.alarms() if self._projects is not None else []
         failed += self._notice_poller.alarms()
         failed += self._image_poller.alarms()
+        failed += self._life_signs.alarms()
         failed += self._context.validator.alarms()
-        self._raise_alarms([*failed, *self._executor.slurm.alarms(self._context.clock.now())])
-        return 0.0 if changed else self._seconds_until_due(snapshot, plan.target.wake_at)
+        return [*failed, *self._executor.slurm.alarms(self._context.clock.now())]
 
     def _record_use(self, snapshot: Snapshot, plan: Plan) -> None:
         """What is kept of this loop for later: use by projects, faults of own nodes, a sample of the site."""

@@ -262,6 +262,7 @@ class NodeSettings(Section):
     host_keys_of: dict[str, HostKeyTrust] = Field(default_factory=dict)
     munge_key: AbsolutePath = Field(default=Path("/etc/munge/munge.key"), json_schema_extra=SECRET)
     munge_socket: AbsolutePath | None = None
+    unattended_h: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 12.0
     slurmd_options: NonEmptyStrings = ()
     skip_checks: tuple[NodeCheck, ...] = ()
     users: NonEmptyStrings = ("slurm",)

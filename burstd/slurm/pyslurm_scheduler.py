@@ -153,6 +153,7 @@ class PyslurmScheduler(CommandScheduler):
             features=frozenset(node.active_features or ()),
             reason=node.reason or "",
             comment=node.comment or "",
+            extra=node.extra or "",
             address=node.address or "",
             hostname=node.hostname or "",
             version=node.slurm_version or "",

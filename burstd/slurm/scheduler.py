@@ -120,6 +120,10 @@ class CommandScheduler:
         """Sets State=DOWN with a reason."""
         self._update_nodes(nodes, "State=DOWN", f"Reason={_one_line(reason)}")
 
+    def set_extra(self, nodes: Collection[str], text: str) -> None:
+        """Sets Extra of nodes."""
+        self._update_nodes(nodes, f"Extra={_one_line(text)}")
+
     def requeue_jobs(self, job_ids: Collection[str]) -> None:
         """Requeues running jobs. Without ``incomplete`` Slurm also requeues jobs that have ended meanwhile."""
         ids = list(job_ids)

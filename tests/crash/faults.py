@@ -46,6 +46,7 @@ SLURM_CHANGES = frozenset(
         "power_up",
         "power_down",
         "set_address",
+        "set_extra",
         "drain",
         "resume",
         "down",

@@ -15,11 +15,13 @@ from burstd.domain.cloud.offer import FabricTest
 from burstd.domain.plugins.provider import Idempotency
 from burstd.domain.plugins.shell import CommandTimedOut
 from burstd.domain.slurm.job import JobState
+from burstd.domain.slurm.node import LIFE_SIGN
 from tests.crash.faults import Crash
 from tests.crash.workers import Delay
 from tests.crash.world import (
     ADMIN_REASON,
     KEEP_ALIVE_S,
+    PACE,
     SLOTS,
     SLURM,
     SLURM_PATIENT,
@@ -317,6 +319,31 @@ def test_a_machine_that_dies_under_its_job_is_replaced_and_the_job_runs_again(wo
     assert running(world, job, 120).id != claim.id
     ends_well(world, job)
     assert world.store.claim(claim.id).cost(world.clock.now()) > 0
+
+
+def test_machines_hear_of_burstd_while_it_lives_and_one_that_ends_in_its_absence_is_settled(
+    tmp_path: Path, template: Path
+) -> None:
+    w = World(tmp_path, template=template, pace=replace(PACE, life_sign_s=120))
+    job = w.slurm.submit(JOB)
+    slot = running(w, job).slot
+    heard: list[str] = []
+    for _ in range(250):
+        w.run(1.0)
+        if (extra := w.slurm.node(slot).extra) not in ("", *heard[-1:]):
+            heard.append(extra)
+    assert 2 <= len(heard) <= 3, heard
+    assert all(sign.startswith(LIFE_SIGN) for sign in heard)
+    assert not [name for name in SLOTS - {slot} if w.slurm.node(name).extra], "where there is no machine nobody listens"
+    w.kill()
+    w.run(12 * 3600)
+    assert (w.states(job), w.slurm.node(slot).extra) == ([COMPLETED], heard[-1])
+    # It powers itself off, as watch.sh does.
+    (one,) = [one for kit in w.kits.values() for one in kit.launched_instances() if one.alive]
+    w.kits[one.provider].end_instance(one.id)
+    w.start()
+    w.run(300)
+    ends_well(w, job)
 
 
 @pytest.mark.parametrize("n", [1, 2])

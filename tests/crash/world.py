@@ -108,9 +108,11 @@ class World:
         projects: SlurmProjects | None = None,
         reuse: bool = False,
         job_use: JobUseSubsystem | None = None,
+        pace: PollIntervals = PACE,
     ) -> None:
         """``spot``: both clouds sell spot machines as well, at half the price. ``projects``: Slurm's side of them."""
         self._stage = stage
+        self._pace = pace
         self._projects = projects
         self.job_use = job_use
         self._spot = spot
@@ -209,7 +211,7 @@ class World:
         self.workers = QueuedWorkers(self.clock, self.delays)
         context = LoopContext(
             cluster=CLUSTER,
-            intervals=PACE,
+            intervals=self._pace,
             store=crashing_store(self._store, self.crash_points, self.disk),
             scheduler=crashing_slurm(self.slurm, self.crash_points, self.slurm_line),
             providers={

@@ -186,6 +186,7 @@ TABLE: dict[str, tuple[str, str, object, ReadValue]] = {
     ),
     "node.ssh_user": ('"root"', '"admin"', "admin", site("ssh_user")),
     "node.ssh_port": ("22", "23", 23, site("ssh_port")),
+    "node.unattended_h": ("12", "1.5", 5400, lambda d: d.components.node_validator.config.unattended.after_s),
     "node.connect_timeout_s": ("10", "11", 11.0, site("connect_timeout_s")),
     "node.host_keys": (
         '"console"',

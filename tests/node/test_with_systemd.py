@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -16,10 +16,12 @@ from burstd.node.errors import SlurmdNotStarted
 from burstd.node.reference import Reference
 from burstd.node.ssh.host_keys import parse_console_host_keys
 from burstd.node.user_data import UserDataValues, render_user_data
+from burstd.node.validation import Unattended
 from burstd.node.validator import SlurmNodeValidator, ValidatorConfig
 from providers.sandbox.boxes.boot.boot_script import cloud_init_files
 from providers.sandbox.boxes.boot.description import BoxFile
 from providers.sandbox.boxes.box import BoxSpec
+from tests.lab.patience import patience_s
 from tests.lab.releases import releases
 from tests.lab.slurm_files import VERSIONS
 from tests.node.conftest import Machines
@@ -38,7 +40,7 @@ ADDRESS = "10.77.1.1"
 @pytest.fixture
 def machine(machines: Machines) -> Iterator[SystemdBox]:
     """One that has booted from our user data."""
-    values = UserDataValues("lab", "gpu", "sandbox", machines.public)
+    values = UserDataValues("lab", "gpu", "sandbox", machines.public, power_off_after_s=7200)
     files = [
         *cloud_init_files("cl1", render_user_data(values), {}),
         BoxFile("/etc/hosts", "127.0.0.1 localhost\n10.77.0.2 head\n"),
@@ -124,3 +126,25 @@ def test_units_start_what_is_started_by_hand_elsewhere(machines: Machines, machi
     assert "-b" not in words()
     assert words()[words().index("-N") + 1] == "cl1"
     cluster.wait(lambda: "COMPLETED" in cluster.sh(f"scontrol show job {job}"), 60, "the job done")
+    _is_left_alone(machine, lambda: prover(replace(site, unattended=Unattended(12))).start_slurmd(claim, pool))
+    assert "burstd: silent for 0 h, powers itself off" in cluster.sh("sinfo -hn cl1 -o %E")
+
+
+def test_a_machine_that_never_becomes_a_node_powers_itself_off(machine: SystemdBox) -> None:
+    """The command of its boot waits; what is left of its time passes at once."""
+    assert machine.runs
+    machine.run(["sh", "-c", "kill $(pidof sleep)"])
+    _wait_until_off(machine)
+
+
+def _is_left_alone(machine: SystemdBox, start_slurmd: Callable[[], object]) -> None:
+    """Nobody gives it a sign of life: it powers itself off."""
+    start_slurmd()
+    _wait_until_off(machine)
+
+
+def _wait_until_off(machine: SystemdBox) -> None:
+    until = time.monotonic() + patience_s(60)
+    while machine.runs:
+        assert time.monotonic() < until
+        time.sleep(0.5)

@@ -52,6 +52,11 @@ class SystemdBox:
         words += ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", *argv]
         return subprocess.run(words, capture_output=True, text=True, check=check, timeout=timeout)
 
+    @property
+    def runs(self) -> bool:
+        """It has not powered itself off."""
+        return Path(f"/proc/{self._pid}").exists()
+
     def systemctl(self, *words: str, check: bool = True) -> str:
         """What systemctl says."""
         return self.run(["systemctl", "--no-pager", *words], check=check).stdout.strip()

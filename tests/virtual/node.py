@@ -35,6 +35,7 @@ class SimNode:
     flags: set[str] = field(default_factory=set)
     slurmd: bool = False
     reason: str = ""
+    extra: str = ""
     address: str = ""
     reserved_by: set[str] = field(default_factory=set)
     """Reservations that hold it."""

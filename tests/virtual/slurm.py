@@ -142,6 +142,13 @@ class SimSlurm:
             self._nodes[name].reason = reason
             self._nodes[name].changed()
 
+    def set_extra(self, nodes: Collection[str], text: str) -> None:
+        """See Scheduler."""
+        self._known(nodes)
+        for name in nodes:
+            self._nodes[name].extra = text
+            self._nodes[name].changed()
+
     def resume(self, nodes: Collection[str]) -> None:
         """See Scheduler."""
         self._known(nodes)

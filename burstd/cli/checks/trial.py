@@ -291,12 +291,11 @@ class TrialGround:
         settings, name = self._settings, offer.provider
         claim_id = ClaimIds(self._key.read_bytes()).new_claim_id()
         tags = {TAG_CLUSTER: settings.cluster, TAG_CLAIM: claim_id, TAG_POOL: pool.name, TAG_TRIAL: "1"}
-        minutes = math.ceil(affordable_s(offer, spend) / 60)
         user_data = render_user_data(
             UserDataValues(
                 settings.cluster, pool.name, name, self._public, timezone=settings.node.timezone,
-                packages=settings.node.packages,
-                commands=(["shutdown", "-P", f"+{minutes}"], *settings.node.commands),
+                packages=settings.node.packages, commands=settings.node.commands,
+                power_off_after_s=math.ceil(affordable_s(offer, spend)),
             ),
             settings.node.user_data,
         )  # fmt: skip

@@ -63,6 +63,10 @@ class Scheduler(Protocol):
         """Sets NodeAddr and NodeHostName of nodes: pairs of node name and address."""
         ...
 
+    def set_extra(self, nodes: Collection[str], text: str) -> None:
+        """Writes the field Extra of nodes."""
+        ...
+
     def drain(self, nodes: Collection[str], reason: str) -> None:
         """Keeps new jobs off the nodes."""
         ...

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.shape import SHARD, Gres, SharedGpu
 
+LIFE_SIGN = "burstd-alive:"
+"""How Extra of a node begins where it is burstd's; the time of the head follows (node/scripts/watch.sh reads it)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -33,6 +36,7 @@ class Node:
     features: frozenset[str] = frozenset()
     reason: str = ""
     comment: str = ""
+    extra: str = ""
     address: str = ""
     hostname: str = ""
     reservation: str = ""

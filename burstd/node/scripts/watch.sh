@@ -8,6 +8,9 @@
 # since 1970) or "rebalance", or nothing; empty: it has none. With the file verdicts the machine looks for its own faults.
 # $3: "own" for a node of the site's own: its jobs are never requeued; what it has said is taken back when a disk has room,
 # or a mount is there, again; and it is said once, as a person may overrule it. Empty for a machine of burstd's.
+# $4: after so many seconds without a sign of burstd's life (Extra of the node, which burstd writes anew every few minutes)
+# the machine powers itself off; 0 or empty: never. $5: folder of jobs' data, and $6: so many seconds longer it stays
+# while there is some. A job that runs is never cut off.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
@@ -22,6 +25,12 @@ next_note=0
 told=
 wait=5
 quiet=0
+alone=${4:-0}
+jobs=${5:-}
+longer=${6:-0}
+sign=
+heard=
+next_sign=0
 
 # Up to 4 s, by chance.
 pause() {
@@ -135,6 +144,48 @@ note() {
     ! timeout 20 scontrol update NodeName="$name" Comment="$text" || noted=$text
 }
 
+runs_a_job() {
+    for directory in /proc/[0-9]*; do
+        { read -r program <"$directory/comm"; } 2>/dev/null || continue
+        [ "$program" != slurmstepd ] || return 0
+    done
+    return 1
+}
+
+has_data() {
+    [ -n "$jobs" ] || return 1
+    for entry in "$jobs"/*; do
+        case $entry in */cache | */\*) ;; *) return 0 ;; esac
+    done
+    return 1
+}
+
+# Powers the machine off where burstd has been silent for too long. An Extra that is somebody else's says nothing.
+attend() {
+    [ "$alone" -gt 0 ] || return 0
+    read -r up _ </proc/uptime
+    up=${up%%.*}
+    [ "$up" -ge "$next_sign" ] || return 0
+    every=$((alone / 12))
+    [ "$every" -le 600 ] || every=600
+    next_sign=$((up + every))
+    [ -n "$heard" ] || heard=$up
+    new=$(timeout 20 scontrol -a -o show node "$name" 2>/dev/null | sed -n 's/.* Extra=\([^ ]*\).*/\1/p')
+    case $new in
+    "" | "$sign") ;;
+    "burstd-alive:"*) sign=$new heard=$up ;;
+    *) heard=$up ;;
+    esac
+    silent=$((up - heard))
+    if [ "$silent" -lt "$alone" ] || runs_a_job; then return 0; fi
+    if has_data && [ "$silent" -lt $((alone + longer)) ]; then return 0; fi
+    # No job is to start here now; one that has just started stays.
+    drain "burstd: silent for $((silent / 3600)) h, powers itself off" || :
+    ! runs_a_job || return 0
+    echo "no sign of burstd's life for $silent s: powers off"
+    if [ -d /run/systemd/system ]; then systemctl poweroff; else kill -TERM 1; fi
+}
+
 if [ -s "$folder/verdicts" ]; then
     sh "$folder/kernel_log.sh" "$folder" "${folder%/*}-kernel-log" "$own" &
     sh "$folder/conditions.sh" "$folder" &
@@ -175,5 +226,6 @@ while :; do
         fi
     fi
     note
+    attend
     sleep "$next"
 done

@@ -1,7 +1,7 @@
 # Starts the watch over this machine (watch.sh) in the background, in place of one that runs.
 # $1: the node's name. $2, $3, $4, $5: lengths of watch.sh, kernel_log.sh, conditions.sh and the table of verdicts, in bytes;
-# an empty table: the machine does not look for faults. Standard input: these, then the provider's script, which may be
-# empty.
+# an empty table: the machine does not look for faults. $6, $7, $8: as watch.sh has its last ones. Standard input: the
+# four, then the provider's script, which may be empty.
 set -eu
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
@@ -33,7 +33,7 @@ if [ -d /run/systemd/system ] && command -v systemd-run >/dev/null; then
 fi
 rm -rf "$folder/watch"
 mv "$new" "$folder/watch"
-set -- /bin/sh "$folder/watch/watch.sh" "$name" "$folder/watch"
+set -- /bin/sh "$folder/watch/watch.sh" "$name" "$folder/watch" "" "$6" "$7" "$8"
 if [ -n "$with_systemd" ]; then
     # A process that the kernel does not let go, as nvidia-smi on a dead GPU, holds up no later start.
     systemd-run --quiet --collect --unit="$unit" --property=Restart=on-failure --property=RestartSec=5 \

@@ -194,6 +194,7 @@ def _parse_node(fields: dict[str, str], translate: Callable[[float], float]) -> 
         features=frozenset(filter(None, text_or_empty(get("ActiveFeatures")).split(","))),
         reason=_reason(text_or_empty(get("Reason"))),
         comment=text_or_empty(get("Comment")),
+        extra=text_or_empty(get("Extra")),
         address=text_or_empty(get("NodeAddr")),
         hostname=text_or_empty(get("NodeHostName")),
         reservation=text_or_empty(get("ReservationName")),
