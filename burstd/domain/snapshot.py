@@ -68,6 +68,8 @@ class SlurmView:
     """``22.05.8``."""
     ended: tuple[Job, ...] = ()
     """Jobs that are over, as long as slurmctld knows them."""
+    licenses: Mapping[str, int] = field(default_factory=dict)
+    """By name, how many are free; read while a pending job wants some."""
 
     def ended_runs(self) -> list[Job]:
         """Those of ``ended`` that ran."""

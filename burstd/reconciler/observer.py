@@ -15,6 +15,7 @@ from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BurstdError, SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plugins.provider import Provider, ShellProvider
+from burstd.domain.slurm.job import PENDING_STATES
 from burstd.domain.slurm.node import Node, with_shards_in_use, with_suspended_jobs
 from burstd.domain.snapshot import NOT_READ_YET, CloudView, SlurmView, Unavailable
 from burstd.planner.isolation import node_subject as subject
@@ -89,7 +90,7 @@ class Observer:
         return {name: watch.view for name, watch in self._provider_states.items()}
 
     def read_slurm(self) -> SlurmView | Unavailable:
-        """Reads Slurm: three commands, whatever its size."""
+        """Reads Slurm: three commands, whatever its size; a fourth while pending jobs want licences."""
         read = self._context.clock.now()
         try:
             # In this order: a job that starts between the two must not look as if it still waited for its node.
@@ -102,6 +103,8 @@ class Observer:
             jobs = tuple(self._context.scheduler.jobs())
             ended = tuple(self._context.scheduler.ended_jobs())
             reservations = tuple(self._context.scheduler.reservations())
+            wanted = any(job.licenses for job in jobs if job.state in PENDING_STATES)
+            licences = self._context.scheduler.licenses() if wanted else {}
             version = "{}.{:02}.{}".format(*self._context.scheduler.version())
         except (SchedulerUnavailable, SchedulerRefused, ValueError) as error:
             if isinstance(error, ValueError):
@@ -114,7 +117,7 @@ class Observer:
             if isinstance(self._slurm, Unavailable):
                 log.info("slurm is read", jobs=len(jobs), nodes=len(nodes))
             seen = with_suspended_jobs(with_shards_in_use(nodes, jobs), jobs)
-            self._slurm = SlurmView(jobs, seen, reservations, read, version, ended)
+            self._slurm = SlurmView(jobs, seen, reservations, read, version, ended, licences)
         return self._slurm
 
     def _with_last_busy(self, node: Node, read: float) -> Node:

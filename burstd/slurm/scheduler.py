@@ -9,7 +9,7 @@ from burstd.domain.slurm.job import ENDED_STATES, Job, JobState
 from burstd.domain.slurm.job_update import JobUpdate
 from burstd.domain.slurm.node import Node, Reservation
 from burstd.slurm import reservations
-from burstd.slurm.commands import jobs, nodes
+from burstd.slurm.commands import jobs, licenses, nodes
 from burstd.slurm.commands.run import SlurmCommands
 from burstd.slurm.hostlist import compress
 
@@ -75,6 +75,10 @@ class CommandScheduler:
     def reservations(self) -> Sequence[Reservation]:
         """All reservations."""
         return reservations.parse_reservations(self._commands(*reservations.SHOW_RESERVATIONS), self._translate)
+
+    def licenses(self) -> Mapping[str, int]:
+        """By name, how many of each licence are free."""
+        return licenses.parse_licenses(self._commands(*licenses.SHOW_LICENSES))
 
     def set_gate(self, nodes: Collection[str]) -> None:
         """Makes the gate hold exactly these nodes."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from burstd.domain.slurm.job import Job, JobState
-from burstd.domain.snapshot import Unavailable
+from burstd.domain.snapshot import SlurmView, Unavailable
 from burstd.planner.demand.demand import pending_demand, task_ids
 from burstd.planner.demand.pending_reasons import PENDING_REASONS, pending_reason
 
@@ -107,6 +108,44 @@ def test_arrays_count_as_many_and_heed_their_throttle() -> None:
     assert counted(row, *running, requeued) == {"7_3": 1, "7": 2}
     assert counted(row, *running, *(job(f"7_{n}", state=JobState.RUNNING, array_job_id="7") for n in "678")) == {}
     assert counted(job("8", tasks=50, array_job_id="8", array_tasks="1-50")) == {"8": 50}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "free", "expected"),
+    [
+        ([("1", "solver:1", 9), ("2", "solver:1", 8), ("3", "", 7)], {"solver": 1}, {"1": 1, "3": 1}),
+        ([("1", "solver:3", 9), ("2", "solver:1", 8)], {"solver": 2}, {"2": 1}),
+        ([("1", "solver,mesh:2", 9), ("2", "mesh", 8)], {"solver": 5, "mesh": 2}, {"1": 1}),
+        ([("1", "solver", 9), ("2", "mesh", 8)], {"solver": 0, "mesh": 1}, {"2": 1}),
+        ([("1", "far@server:2", 9)], {"far@server": 1}, {}),
+        ([("1", "far@server:2", 9)], {"far@server": 2}, {"1": 1}),
+        # Not counted by slurmctld, chosen by it, or none at all.
+        (
+            [("1", "other:9", 9), ("2", "solver:1|mesh:1", 8), ("3", "solver:0", 7)],
+            {"solver": 0},
+            dict.fromkeys("123", 1),
+        ),
+    ],
+)
+def test_jobs_that_can_have_their_licences(
+    jobs: list[tuple[str, str, int]], free: dict[str, int], expected: dict[str, int]
+) -> None:
+    queue = [job(name, licenses=licences, priority=priority) for name, licences, priority in jobs]
+    snapshot = make_snapshot(*queue)
+    assert isinstance(snapshot.slurm, SlurmView)
+    found = pending_demand(replace(snapshot, slurm=replace(snapshot.slurm, licenses=free)))
+    assert {one.gang_id(): one.tasks for one in found.pending_jobs} == expected
+    assert len(found.remarks) == len(queue) - len(expected)
+    assert all("licence" in remark.reason for remark in found.remarks)
+
+
+def test_tasks_of_an_array_and_components_share_licences() -> None:
+    array = job("7", tasks=40, array_job_id="7", array_tasks="1-40", licenses="solver:2", priority=9)
+    snapshot = make_snapshot(array)
+    assert isinstance(snapshot.slurm, SlurmView)
+    for free, tasks in ((0, None), (1, None), (2, 1), (7, 3), (100, 40)):
+        found = pending_demand(replace(snapshot, slurm=replace(snapshot.slurm, licenses={"solver": free})))
+        assert [one.tasks for one in found.pending_jobs] == [tasks] * (tasks is not None)
 
 
 def test_priority_then_age() -> None:

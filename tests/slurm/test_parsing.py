@@ -17,6 +17,7 @@ from burstd.domain.slurm.shape import Gres
 from burstd.slurm.commands import jobs, parsing
 from burstd.slurm.commands.delimiters import RandomDelimiters
 from burstd.slurm.commands.job_facts import _final_state
+from burstd.slurm.commands.licenses import parse_licenses
 from burstd.slurm.commands.nodes import parse_nodes, parse_state
 from burstd.slurm.commands.reasons import short_reason
 from burstd.slurm.commands.run import SlurmCommands
@@ -273,6 +274,15 @@ def test_reservations() -> None:
     assert (gate.start, gate.end) == (1700001000.0, 1731537000.0)
     assert (bound.job_id, bound.users, bound.flags) == ("7_2", ("ada", "bob"), frozenset({"OVERLAP"}))
     assert parse_reservations("No reservations in the system\n", later) == ()
+
+
+def test_licences() -> None:
+    said = (
+        "LicenseName=solver Total=4 Used=3 Free=1 Reserved=0 Remote=no\n"
+        "LicenseName=far@server Total=9 Used=0 Free=9 Reserved=0 Remote=yes LastConsumed=0 LastUpdate=1700000000\n"
+    )
+    assert parse_licenses(said) == {"solver": 1, "far@server": 9}
+    assert parse_licenses("No licenses configured in Slurm.\n") == {}
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,10 @@ class SimSlurm:
         self._check_running()
         return tuple(self._reservations.values())
 
+    def licenses(self) -> Mapping[str, int]:
+        """There are none."""
+        return {}
+
     def set_gate(self, nodes: Collection[str]) -> None:
         """See Scheduler."""
         self._known(nodes)

@@ -36,6 +36,10 @@ class Scheduler(Protocol):
         """All reservations."""
         ...
 
+    def licenses(self) -> Mapping[str, int]:
+        """By name, how many of each licence are free."""
+        ...
+
     def set_gate(self, nodes: Collection[str]) -> None:
         """Makes the gate hold exactly these nodes: creates, updates, extends or (empty) deletes the reservation."""
         ...

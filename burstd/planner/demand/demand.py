@@ -10,6 +10,7 @@ from operator import attrgetter, is_
 
 from burstd.domain.plugins.policy import Remark
 from burstd.domain.slurm.job import Job, JobState
+from burstd.domain.slurm.licenses import wanted_licenses
 from burstd.domain.snapshot import SlurmView, Snapshot
 from burstd.planner.demand.limited_jobs import SHARE_REASONS
 from burstd.planner.demand.pending_queue import PendingQueue
@@ -173,6 +174,8 @@ class _QueueScan:
         self._running: Counter[str] | None = None
         self._components: dict[str, tuple[Job, ...]] | None = None
         self._refused: list[PendingJob] = []
+        self._licences = dict(slurm.licenses)
+        """What is left of them for the jobs that come."""
 
     def scan(self, payers: Payers) -> Demand:
         requests, exclusive = self._cache.requests, _exclusive_partitions(self._snapshot, self._slurm)
@@ -231,7 +234,7 @@ class _QueueScan:
             job = pending[at]
             if (
                 job.eligible > now or job.het_job_id or job.tasks_limit or job.reservation
-                or job.reason in _CONTEXT_DEPENDENT or (data and data_of_job(data, job) is not None)
+                or job.licenses or job.reason in _CONTEXT_DEPENDENT or (data and data_of_job(data, job) is not None)
             ):  # fmt: skip
                 others.append(at)
                 continue
@@ -300,7 +303,28 @@ class _QueueScan:
             why = self._blocking_reason(job)
             if why:
                 return 0, why if len(jobs) == 1 else f"component {job.id}: {why}"
-        job = jobs[0]
+        tasks, why = self._array_tasks(jobs[0])
+        if not tasks or not any(job.licenses for job in jobs):
+            return tasks, why
+        return self._licensed_tasks(jobs, tasks)
+
+    def _licensed_tasks(self, jobs: tuple[Job, ...], tasks: int) -> tuple[int, str]:
+        """So many as can have their licences now, when all before them in the queue have theirs."""
+        wanted: Counter[str] = Counter()
+        for job in jobs:
+            wanted.update(wanted_licenses(job.licenses))
+        # Slurm counts no others.
+        counted = {name: number for name, number in wanted.items() if number and name in self._licences}
+        for name, number in counted.items():
+            tasks = min(tasks, self._licences[name] // number)
+            if not tasks:
+                return 0, f"it needs {number} of licence {name}, and {self._licences[name]} are free for it"
+        for name, number in counted.items():
+            self._licences[name] -= number * tasks
+        return tasks, ""
+
+    def _array_tasks(self, job: Job) -> tuple[int, str]:
+        """How many the array's throttle allows."""
         if not job.tasks_limit:
             return max(1, job.tasks), ""
         if self._running is None:

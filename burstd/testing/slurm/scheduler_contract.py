@@ -76,7 +76,8 @@ class SchedulerContract(JobsContract):
     def test_a_job_starts_when_the_gate_opens(self, cluster: ClusterUnderTest) -> None:
         """A booted node is used at once; the task that runs has a row of its own, and one when it is requeued."""
         slot, *_ = self.registered_slots(cluster, 1)
-        array = submit_job(cluster, "--array=1-3 --gres=gpu:v100:3")
+        assert cluster.scheduler.licenses() == {"solver": 1}
+        array = submit_job(cluster, "--array=1-3 --gres=gpu:v100:3 -L solver:1")
         wait_until(lambda: (row := find_job(cluster, array)) and row.reason == "ReqNodeNotAvail", "the array waiting")
         before = time.monotonic()
         cluster.scheduler.set_gate(cluster.slots[1:])
@@ -91,6 +92,7 @@ class SchedulerContract(JobsContract):
         assert busy.busy
         assert busy.cpus_allocated >= 1
         assert busy.gres_used == (Gres("gpu", "v100", 3),)
+        assert cluster.scheduler.licenses() == {"solver": 0}
         cluster.shell(f"scancel {array}_[2-3]; scontrol requeue {array}_1")
         wait_until(
             lambda: (row := find_job(cluster, f"{array}_1")) and row.state is JobState.PENDING, "it pending again"
@@ -274,6 +276,9 @@ class SchedulerContract(JobsContract):
         assert drained.reason == "burstd: it = drained and why"
         scheduler.resume([slot, other])
         assert not find_node(cluster, slot).drained
+        assert find_node(cluster, slot).extra == ""
+        scheduler.set_extra([slot, other], "burstd-alive:1")
+        assert [find_node(cluster, name).extra for name in (slot, other, dead)] == ["burstd-alive:1"] * 2 + [""]
         cluster.kill(dead)
         scheduler.down([dead], "burstd: it died")
         assert find_node(cluster, dead).state == "DOWN"
