@@ -1,0 +1,382 @@
+"""Google's interfaces on a project: each method that burstd calls, with the right that it takes and Google's refusals.
+
+https://cloud.google.com/compute/docs/reference/rest/v1, https://cloud.google.com/iam/docs/permissions-reference
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.lab.google.cloud import (
+    ACCELERATORS,
+    HOST,
+    MACHINE_TYPES,
+    REGION,
+    SUBNETWORK,
+    ZONES,
+    Disk,
+    Instance,
+    Operation,
+    Project,
+)
+
+Json = dict[str, Any]
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
+_COMPARISON = re.compile(r'\(?([\w.-]+) = "([^"]*)"\)?')
+
+
+@dataclass(slots=True)
+class RefusalError(Exception):
+    """An answer that is an error."""
+
+    status: int
+    reason: str
+    message: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> Json:
+        """As Google has it."""
+        one = {"message": self.message, "domain": "global", "reason": self.reason}
+        return {"error": {"code": self.status, "message": self.message, "errors": [one]}}
+
+
+def not_found(what: str) -> RefusalError:
+    """Google's word for what is not there."""
+    return RefusalError(404, "notFound", f"The resource '{what}' was not found")
+
+
+class Api:
+    """One project's. ``call`` gives an answer's body, or raises RefusalError."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.methods: Mapping[str, tuple[Callable[[Json, Json, Any], Json], Sequence[str]]] = {
+            "compute.instances.insert": (self._insert, ("compute.instances.create", "compute.disks.create")),
+            "compute.instances.delete": (self._delete, ("compute.instances.delete",)),
+            "compute.instances.get": (self._get, ("compute.instances.get",)),
+            "compute.instances.aggregatedList": (self._list, ("compute.instances.list",)),
+            "compute.instances.getSerialPortOutput": (self._console, ("compute.instances.getSerialPortOutput",)),
+            "compute.zoneOperations.list": (self._operations, ("compute.zoneOperations.list",)),
+            "compute.disks.aggregatedList": (self._disks, ("compute.disks.list",)),
+            "compute.disks.get": (self._disk, ("compute.disks.get",)),
+            "compute.disks.delete": (self._delete_disk, ("compute.disks.delete",)),
+            "compute.images.list": (self._images, ("compute.images.list",)),
+            "compute.machineTypes.list": (self._machine_types, ("compute.machineTypes.list",)),
+            "compute.acceleratorTypes.list": (self._accelerators, ("compute.acceleratorTypes.list",)),
+            "compute.regions.get": (self._region, ("compute.regions.get",)),
+            "compute.projects.get": (self._project, ("compute.projects.get",)),
+            "compute.subnetworks.get": (self._subnetwork, ("compute.subnetworks.get",)),
+            "cloudbilling.services.skus.list": (self._skus, ()),
+            "cloudresourcemanager.projects.testIamPermissions": (self._test, ()),
+        }
+        self.rights: frozenset[str] = frozenset()
+        """Of whoever calls now."""
+        self.skus = skus()
+        self.used: set[str] = set()
+        """Rights that calls have taken."""
+
+    def call(self, method: str, path: Json, query: Json, body: Any, rights: frozenset[str]) -> Json:
+        """``path`` and ``query``: parameters."""
+        work, needed = self.methods[method]
+        self.rights = rights
+        for right in needed:
+            self._need(right)
+        if "project" in path and path["project"] != self.project.name:
+            raise not_found(f"projects/{path['project']}")
+        if "zone" in path and path["zone"] not in ZONES:
+            raise not_found(f"projects/{self.project.name}/zones/{path['zone']}")
+        self.project.settle()
+        return work(path, query, body)
+
+    def _need(self, right: str) -> None:
+        self.used.add(right)
+        if right not in self.rights:
+            raise RefusalError(403, "forbidden", f"Required '{right}' permission for 'projects/{self.project.name}'")
+
+    def _insert(self, path: Json, query: Json, body: Json) -> Json:
+        request, zone, project = query.get("requestId", ""), path["zone"], self.project
+        if (known := project.repeated(request)) is not None:
+            return self._operation(known)
+        self._check_instance(zone, body)
+        if project.find_instance(zone, body["name"]) is not None:
+            raise RefusalError(409, "alreadyExists", f"The resource '{self._at(zone)}/instances/{body['name']}' "
+                               "already exists")  # fmt: skip
+        return self._operation(project.launch(zone, body, request))
+
+    def _check_instance(self, zone: str, body: Json) -> None:
+        """What Google refuses at once."""
+        if not _NAME.fullmatch(body["name"]):
+            raise RefusalError(400, "invalid", f"Invalid value for field 'resource.name': '{body['name']}'.")
+        self._need("compute.instances.setMetadata")
+        made, scheduling = body["disks"][0]["initializeParams"], body["scheduling"]
+        for key, right in (("labels", "compute.instances.setLabels"), ("serviceAccounts",
+                           "compute.instances.setServiceAccount")):  # fmt: skip
+            if body.get(key):
+                self._need(right)
+        if body.get("tags", {}).get("items"):
+            self._need("compute.instances.setTags")
+        if made.get("labels"):
+            self._need("compute.disks.setLabels")
+        for key, value in [*body["labels"].items(), *made["labels"].items()]:
+            if not _LABEL[0].fullmatch(key) or not _LABEL[1].fullmatch(value):
+                raise RefusalError(400, "invalid", f"Invalid value for field 'resource.labels': '{key}={value}'.")
+        if len(body["description"]) > 2048:
+            raise RefusalError(400, "invalid", "Invalid value for field 'resource.description': too long")
+        machine_type = body["machineType"].rpartition("/")[2]
+        known = MACHINE_TYPES[zone].get(machine_type)
+        if known is None:
+            raise not_found(f"{self._at(zone)}/machineTypes/{machine_type}")
+        self._need("compute.images.useReadOnly")
+        self._find_image(made["sourceImage"])
+        self._check_network(body["networkInterfaces"][0])
+        gpus = bool(known.get("accelerators") or body.get("guestAccelerators"))
+        for one in body.get("guestAccelerators", ()):
+            if one["acceleratorType"].rpartition("/")[2] not in ACCELERATORS[zone]:
+                raise not_found(one["acceleratorType"])
+        self._check_scheduling(scheduling, gpus=gpus)
+
+    def _check_network(self, card: Json) -> None:
+        self._need("compute.subnetworks.use")
+        if card.get("accessConfigs"):
+            self._need("compute.subnetworks.useExternalIp")
+        if card["subnetwork"] != f"projects/{self.project.name}/regions/{REGION}/subnetworks/{SUBNETWORK}":
+            raise not_found(card["subnetwork"])
+
+    @staticmethod
+    def _check_scheduling(said: Json, *, gpus: bool) -> None:
+        """https://cloud.google.com/compute/docs/instances/spot"""
+        spot = said["provisioningModel"] == "SPOT"
+        if (gpus or spot) and said["onHostMaintenance"] != "TERMINATE":
+            raise RefusalError(400, "badRequest", "Instances with guest accelerators do not support live migration.")
+        if spot and said.get("automaticRestart", True):
+            raise RefusalError(400, "invalid", "Scheduling must have automaticRestart = false for Spot VMs.")
+        if "instanceTerminationAction" in said and not (spot or "maxRunDuration" in said):
+            raise RefusalError(400, "invalid", "You cannot specify a termination action for a VM instance that has "
+                               "the standard provisioning model.")  # fmt: skip
+        if "preemptionNoticeDuration" in said and not spot:
+            raise RefusalError(400, "invalid", "preemptionNoticeDuration is for Spot VMs only.")
+
+    def _find_image(self, url: str) -> None:
+        _, project, _, _, *rest = url.split("/")
+        images = self.project.images
+        found = project == self.project.name and (
+            rest[0] in images
+            if len(rest) == 1
+            else any(one.family == rest[1] and not one.state for one in images.values())
+        )
+        if not found:
+            raise RefusalError(404, "notFound", f"The resource '{url}' was not found")
+
+    def _delete(self, path: Json, query: Json, body: Any) -> Json:
+        return self._operation(self.project.delete(self._instance_of(path)))
+
+    def _get(self, path: Json, query: Json, body: Any) -> Json:
+        return self._instance(self._instance_of(path))
+
+    def _instance_of(self, path: Json) -> Instance:
+        found = self.project.find_instance(path["zone"], path["instance"])
+        if found is None:
+            raise not_found(f"{self._at(path['zone'])}/instances/{path['instance']}")
+        return found
+
+    def _console(self, path: Json, query: Json, body: Any) -> Json:
+        instance = self._instance_of(path)
+        if instance.status == "PROVISIONING":
+            raise RefusalError(400, "resourceNotReady", f"The resource '{instance.name}' is not ready")
+        text = self.project.machines.console(instance)
+        return {"kind": "compute#serialPortOutput", "contents": text, "start": "0", "next": str(len(text))}
+
+    def _list(self, path: Json, query: Json, body: Any) -> Json:
+        return self._scoped("instances", [(one.zone, self._instance(one)) for one in self.project.listed()], query)
+
+    def _disks(self, path: Json, query: Json, body: Any) -> Json:
+        return self._scoped("disks", [(one.zone, self._disk_of(one)) for one in self.project.disks.values()], query)
+
+    def _disk(self, path: Json, query: Json, body: Any) -> Json:
+        return self._disk_of(self._find_disk(path))
+
+    def _delete_disk(self, path: Json, query: Json, body: Any) -> Json:
+        disk = self._find_disk(path)
+        if disk.user:
+            raise RefusalError(400, "resourceInUseByAnotherResource", f"The disk resource '{disk.name}' is already "
+                               f"being used by '{disk.user}'")  # fmt: skip
+        return self._operation(self.project.delete_disk(disk))
+
+    def _find_disk(self, path: Json) -> Disk:
+        found = self.project.find_disk(path["zone"], path["disk"])
+        if found is None:
+            raise not_found(f"{self._at(path['zone'])}/disks/{path['disk']}")
+        return found
+
+    def _operations(self, path: Json, query: Json, body: Any) -> Json:
+        assert query["orderBy"] == "creationTimestamp desc"
+        found = [one for one in self.project.operations if one.zone == path["zone"]]
+        return self._flat("operationList", map(self._operation, reversed(found)), query)
+
+    def _images(self, path: Json, query: Json, body: Any) -> Json:
+        found = []
+        for one in sorted(self.project.images.values(), key=lambda one: one.name):
+            said: Json = {
+                "kind": "compute#image", "id": one.id, "name": one.name, "status": "READY",
+                "creationTimestamp": self.project.stamp(one.made), "diskSizeGb": str(one.size),
+            }  # fmt: skip
+            said |= {"family": one.family} if one.family else {}
+            said |= {"deprecated": {"state": one.state}} if one.state else {}
+            found.append(said)
+        return self._flat("imageList", found, query)
+
+    def _machine_types(self, path: Json, query: Json, body: Any) -> Json:
+        zone = path["zone"]
+        found = [{"kind": "compute#machineType", "name": name, "zone": zone, **said}
+                 for name, said in MACHINE_TYPES[zone].items()]  # fmt: skip
+        return self._flat("machineTypeList", found, query)
+
+    def _accelerators(self, path: Json, query: Json, body: Any) -> Json:
+        found = [{"kind": "compute#acceleratorType", "name": name} for name in ACCELERATORS[path["zone"]]]
+        return self._flat("acceleratorTypeList", found, query)
+
+    def _region(self, path: Json, query: Json, body: Any) -> Json:
+        if path["region"] != REGION:
+            raise not_found(f"projects/{self.project.name}/regions/{path['region']}")
+        return {
+            "kind": "compute#region", "name": REGION, "status": "UP",
+            "zones": [f"{HOST}{self._at(zone)}" for zone in ZONES], "quotas": self._quotas(),
+        }  # fmt: skip
+
+    def _project(self, path: Json, query: Json, body: Any) -> Json:
+        quotas = [{"metric": "GPUS_ALL_REGIONS", "limit": 8.0, "usage": 0.0}]
+        return {"kind": "compute#project", "name": self.project.name, "quotas": quotas}
+
+    def _quotas(self) -> list[Json]:
+        used = {"INSTANCES": float(len(self.project.instances))}
+        limits = self.project.limits
+        return [{"metric": name, "limit": limit, "usage": used.get(name, 0.0)} for name, limit in limits.items()]
+
+    def _subnetwork(self, path: Json, query: Json, body: Any) -> Json:
+        if path["subnetwork"] != SUBNETWORK:
+            raise not_found(f"projects/{path['project']}/regions/{path['region']}/subnetworks/{path['subnetwork']}")
+        return {
+            "kind": "compute#subnetwork", "name": SUBNETWORK, "ipCidrRange": "10.77.0.0/16", "purpose": "PRIVATE",
+            "network": f"{HOST}projects/{self.project.name}/global/networks/burst", "privateIpGoogleAccess": True,
+        }  # fmt: skip
+
+    def _skus(self, path: Json, query: Json, body: Any) -> Json:
+        size, start = int(query.get("pageSize", 5000)), int(query.get("pageToken", "0"))
+        found: Json = {"skus": self.skus[start : start + size]}
+        return found | ({"nextPageToken": str(start + size)} if start + size < len(self.skus) else {})
+
+    def _test(self, path: Json, query: Json, body: Json) -> Json:
+        if path["resource"] != self.project.name:
+            raise RefusalError(403, "forbidden", "The caller does not have permission")
+        return {"permissions": [one for one in body["permissions"] if one in self.rights]}
+
+    def _instance(self, one: Instance) -> Json:
+        project, said = self.project, one.said
+        network = {**said["networkInterfaces"][0], "name": "nic0", "networkIP": one.address}
+        found = {
+            "kind": "compute#instance", "id": one.id, "name": one.name, "zone": f"{HOST}{self._at(one.zone)}",
+            "status": one.status, "creationTimestamp": project.stamp(one.made), "networkInterfaces": [network],
+            "machineType": HOST + said["machineType"], "selfLink": f"{HOST}{self._at(one.zone)}/instances/{one.name}",
+        }  # fmt: skip
+        for key in ("labels", "description", "scheduling", "metadata", "guestAccelerators", "tags", "serviceAccounts"):
+            if key in said:
+                found[key] = said[key]
+        return found
+
+    def _disk_of(self, one: Disk) -> Json:
+        at = f"{HOST}{self._at(one.zone)}"
+        users = {"users": [f"{at}/instances/{one.user}"]} if one.user else {}
+        return {
+            "kind": "compute#disk", "id": one.id, "name": one.name, "zone": at, "labels": one.labels,
+            "description": one.description, "sizeGb": str(one.size), "status": "READY", **users,
+        }  # fmt: skip
+
+    def _operation(self, one: Operation) -> Json:
+        project, at = self.project, f"{HOST}{self._at(one.zone)}"
+        done = one.done_at <= project.clock()
+        found: Json = {
+            "kind": "compute#operation", "id": one.id, "name": f"operation-{one.id}", "operationType": one.kind,
+            "status": "DONE" if done else "RUNNING", "progress": 100 if done else 0, "zone": at,
+            "targetId": one.target_id, "targetLink": f"{at}/{one.target}", "insertTime": project.stamp(one.made),
+            "selfLink": f"{at}/operations/operation-{one.id}", "user": "burstd@example.com",
+        }  # fmt: skip
+        if one.client:
+            found["clientOperationId"] = one.client
+        if done and one.errors:
+            found |= {"error": {"errors": one.errors}, "httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"}
+        return found
+
+    def _scoped(self, key: str, found: Iterable[tuple[str, Json]], query: Json) -> Json:
+        """Every zone is in each page, with its part of the page."""
+        wanted = sorted(((zone, one) for zone, one in found if fits(one, query.get("filter", ""))),
+                        key=lambda pair: (pair[0], pair[1]["name"]))  # fmt: skip
+        page, more = _page(wanted, query)
+        items: Json = {}
+        for zone in ZONES:
+            some = [one for at, one in page if at == zone]
+            empty = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": f"no results for scope 'zones/{zone}'"}}
+            items[f"zones/{zone}"] = {key: some} if some else empty
+        return {"kind": f"compute#{key[:-1]}AggregatedList", "items": items, **more}
+
+    def _flat(self, kind: str, found: Iterable[Json], query: Json) -> Json:
+        page, more = _page([one for one in found if fits(one, query.get("filter", ""))], query)
+        return {"kind": f"compute#{kind}", "items": page, **more} if page else {"kind": f"compute#{kind}", **more}
+
+    def _at(self, zone: str) -> str:
+        return f"projects/{self.project.name}/zones/{zone}"
+
+
+def _page(found: Sequence[Any], query: Json) -> tuple[Sequence[Any], Json]:
+    size, start = int(query.get("maxResults", 500)), int(query.get("pageToken", "0"))
+    more = {"nextPageToken": str(start + size)} if start + size < len(found) else {}
+    return found[start : start + size], more
+
+
+def fits(thing: Json, text: str) -> bool:
+    """Google's filters, as far as they are of comparisons for equality that are joined by ``OR``."""
+    if not text:
+        return True
+    several = [_COMPARISON.fullmatch(part) for part in text.split(" OR ")]
+    if not all(several):
+        raise RefusalError(400, "invalid", f"Invalid value for field 'filter': '{text}'. Invalid list filter expression.")
+    return any(one is not None and _field(thing, one[1]) == one[2] for one in several)
+
+
+def _field(thing: Json, name: str) -> Any:
+    first, _, rest = name.partition(".")
+    found = thing.get(first)
+    return _field(found, rest) if rest and isinstance(found, dict) else found
+
+
+def skus() -> list[Json]:
+    """A price list: for each family a processor and a GiB, on demand and as Spot VM; and what is of no machine."""
+    found: list[Json] = []
+
+    def sku(text: str, usage: str, nanos: int, unit: str, region: str = REGION) -> None:
+        number = f"{len(found):04X}-0000-0000"
+        rate = {"startUsageAmount": 0.0, "unitPrice": {"currencyCode": "USD", "units": "0", "nanos": nanos}}
+        found.append({
+            "name": f"services/6F81-5844-456A/skus/{number}", "skuId": number, "description": text,
+            "category": {"serviceDisplayName": "Compute Engine", "resourceFamily": "Compute",
+                         "resourceGroup": "CPU", "usageType": usage},
+            "serviceRegions": [region], "serviceProviderName": "Google",
+            "pricingInfo": [{"summary": "", "pricingExpression": {"usageUnit": unit, "tieredRates": [rate]}}],
+        })  # fmt: skip
+
+    for family, core, ram in (("N1 Predefined", 34_806_000, 4_664_000), ("N2", 34_806_000, 4_664_000),
+                              ("T2A Arm", 42_400_000, 5_300_000), ("G2", 27_517_000, 3_224_000),
+                              ("A2", 34_806_000, 4_664_000)):  # fmt: skip
+        for prefix, usage, part in (("", "OnDemand", 1), ("Spot Preemptible ", "Preemptible", 4)):
+            sku(f"{prefix}{family} Instance Core running in Netherlands", usage, core // part, "h")
+            sku(f"{prefix}{family} Instance Ram running in Netherlands", usage, ram // part, "GiBy.h")
+    for gpu, price in (("Nvidia Tesla T4", 350_000_000), ("Nvidia L4", 616_000_000)):
+        sku(f"{gpu} GPU running in Netherlands", "OnDemand", price, "h")
+        sku(f"{gpu} GPU attached to Spot Preemptible VMs running in Netherlands", "Preemptible", price // 4, "h")
+    sku("N2 Instance Core running in Sydney", "OnDemand", 1, "h", "australia-southeast1")
+    sku("Commitment v1: N2 Cpu in Netherlands for 1 Year", "Commit1Yr", 1, "h")
+    sku("Storage PD Capacity in Netherlands", "OnDemand", 1, "GiBy.mo")
+    return found
