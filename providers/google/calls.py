@@ -78,13 +78,13 @@ class GoogleCalls:
 
     def server_time(self) -> float:
         """Seconds since 1970 by Google's clock, to the second."""
-        dates: list[str] = []
         words = {"project": self._settings.project, "region": self._settings.region, "fields": "name"}
-        self._call(
-            "compute.regions.get", "read Google's clock", words, changes=False,
-            hear=lambda response: dates.append(response.get("date", "")),
-        )  # fmt: skip
-        return read_date(dates[-1])
+        self.query("compute.regions.get", "read Google's clock", **words)
+        return self.answered_at()
+
+    def answered_at(self) -> float:
+        """When the last answer was given, in seconds since 1970 by Google's clock."""
+        return read_date("" if self._http is None else self._http.date)
 
     def close(self) -> None:
         """Gives connections back."""
@@ -95,15 +95,7 @@ class GoogleCalls:
         if http is not None:
             http.close()
 
-    def _call(
-        self,
-        method: str,
-        what: str,
-        words: Mapping[str, Any],
-        *,
-        changes: bool,
-        hear: Callable[[Any], None] | None = None,
-    ) -> Mapping[str, Any]:
+    def _call(self, method: str, what: str, words: Mapping[str, Any], *, changes: bool) -> Mapping[str, Any]:
         unclear = OutcomeUnknown if changes else CloudUnavailable
         call = self._method(method)
         try:
@@ -111,8 +103,6 @@ class GoogleCalls:
         except (TypeError, ValueError) as error:
             # googleapiclient refuses what Google's schema does.
             raise BadRequest(f"Google has no such thing: cannot {what}: {short_message(str(error))}") from error
-        if hear is not None:
-            request.add_response_callback(hear)
         self.call_counts[method] += 1
         from googleapiclient.errors import HttpError  # noqa: PLC0415 - a site without Google has none
 
@@ -168,6 +158,8 @@ class _Http:
     def __init__(self, session: Any, timeout_s: float) -> None:
         self.session = session
         self._timeout = (_CONNECT_S, timeout_s)
+        self.date = ""
+        """Of the last answer."""
 
     def request(
         self, uri: str, method: str = "GET", body: Any = None, headers: Mapping[str, str] | None = None
@@ -180,6 +172,7 @@ class _Http:
             allow_redirects=False,
         ) as response:  # fmt: skip
             content = read_bounded(response.iter_content(_PIECE))
+        self.date = response.headers.get("date", "")
         info = httplib2.Response({name.lower(): value for name, value in response.headers.items()})
         info.status, info.reason = response.status_code, response.reason
         return info, content

@@ -162,9 +162,9 @@ def _machine_types(at: CheckedProject, pattern: str) -> Verdict:
         if fnmatchcase(offer.instance_type.partition("+")[0], name) and offer.instance_type.partition("+")[2] == gpu
     ]
     if not found:
-        zones = ", ".join(at.catalog.zones())
+        places = ", ".join(at.catalog.zones())
         remedy = "'gcloud compute machine-types list' and 'gcloud compute accelerator-types list' have those that are"
-        return bad(f"nothing of that name is offered in {zones}: it is not there, or has no price", remedy)
+        return bad(f"nothing of that name is offered in {places}: it is not there, or has no price", remedy)
     names, zones = sorted({one.instance_type for one in found}), sorted({one.zone for one in found})
     return good(f"{len(names)} offered: {first_few(names)}; in {', '.join(zones)}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from burstd.domain.cloud.instance import Leftover
+from burstd.domain.cloud.instance import TAG_CLAIM, Leftover
 from burstd.domain.errors import NotFound, ProviderError
 from providers.batch_calls import BatchCall
 from providers.google import labels
@@ -40,7 +40,7 @@ class GoogleLeftovers:
         )  # fmt: skip
         for disk in pages:
             if not disk.get("users") and labels.belongs_to_cluster(disk, self._cluster):
-                claim = labels.tags_of(disk).get(labels.TAG_CLAIM, "")
+                claim = labels.tags_of(disk).get(TAG_CLAIM, "")
                 yield Leftover(_DISK, f"{labels.last_part(disk['zone'])}/{disk['id']}", self._name, claim)
 
     def remove(self, leftovers: Sequence[Leftover]) -> None:

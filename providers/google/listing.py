@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.cloud.instance import TAG_CLAIM, Instance, InstanceState
 from burstd.domain.errors import NotFound
 from providers.google import labels
 from providers.google.calls import GoogleCalls
@@ -56,11 +56,11 @@ def parse_id(instance_id: str) -> tuple[str, str] | None:
 
 
 class InstanceListing:
-    """The instances of one cluster. ``clock`` in seconds since 1970."""
+    """The instances of one cluster. ``clock`` need not know the date."""
 
     def __init__(
         self, name: str, cluster: str, settings: GoogleSettings, calls: GoogleCalls, zones: Callable[[], list[str]],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._name = name
         self._cluster = cluster
@@ -127,7 +127,8 @@ class InstanceListing:
         for zone, until in sorted(zones.items()):
             if until is not None and until < now and zone not in lost:
                 continue
-            for operation in self._operations(zone, now - (_AFTER_START_S if until is None else _LATE_S)):
+            since = self._calls.answered_at() - (_AFTER_START_S if until is None else _LATE_S)
+            for operation in self._operations(zone, since):
                 one = self._read(operation, zone, missing)
                 if one is not None and one.id not in seen and one.id not in self._ended:
                     yield one
@@ -173,7 +174,7 @@ class InstanceListing:
             id=f"{zone}/{said['id']}",
             provider=self._name,
             state=state,
-            claim_id=tags.get(labels.TAG_CLAIM, ""),
+            claim_id=tags.get(TAG_CLAIM, ""),
             tags=tags,
             name=labels.name_of(said),
             zone=zone,

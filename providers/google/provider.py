@@ -35,7 +35,7 @@ class GoogleProvider:
         cluster: str,
         settings: GoogleSettings,
         calls: GoogleCalls,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.settle_s = settings.settle_s

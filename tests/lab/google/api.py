@@ -44,6 +44,15 @@ class RefusalError(Exception):
         return {"error": {"code": self.status, "message": self.message, "errors": [one]}}
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Parameters of the path and the query, and the body."""
+
+    path: Json
+    query: Json
+    body: Any
+
+
 def not_found(what: str) -> RefusalError:
     """Google's word for what is not there."""
     return RefusalError(404, "notFound", f"The resource '{what}' was not found")
@@ -54,7 +63,7 @@ class Api:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self.methods: Mapping[str, tuple[Callable[[Json, Json, Any], Json], Sequence[str]]] = {
+        self.methods: Mapping[str, tuple[Callable[[Call], Json], Sequence[str]]] = {
             "compute.instances.insert": (self._insert, ("compute.instances.create", "compute.disks.create")),
             "compute.instances.delete": (self._delete, ("compute.instances.delete",)),
             "compute.instances.get": (self._get, ("compute.instances.get",)),
@@ -79,33 +88,34 @@ class Api:
         self.used: set[str] = set()
         """Rights that calls have taken."""
 
-    def call(self, method: str, path: Json, query: Json, body: Any, rights: frozenset[str]) -> Json:
-        """``path`` and ``query``: parameters."""
+    def call(self, method: str, call: Call, rights: frozenset[str]) -> Json:
+        """What comes of it with these rights."""
         work, needed = self.methods[method]
         self.rights = rights
         for right in needed:
             self._need(right)
+        path = call.path
         if "project" in path and path["project"] != self.project.name:
             raise not_found(f"projects/{path['project']}")
         if "zone" in path and path["zone"] not in ZONES:
             raise not_found(f"projects/{self.project.name}/zones/{path['zone']}")
         self.project.settle()
-        return work(path, query, body)
+        return work(call)
 
     def _need(self, right: str) -> None:
         self.used.add(right)
         if right not in self.rights:
             raise RefusalError(403, "forbidden", f"Required '{right}' permission for 'projects/{self.project.name}'")
 
-    def _insert(self, path: Json, query: Json, body: Json) -> Json:
-        request, zone, project = query.get("requestId", ""), path["zone"], self.project
+    def _insert(self, call: Call) -> Json:
+        request, zone, project = call.query.get("requestId", ""), call.path["zone"], self.project
         if (known := project.repeated(request)) is not None:
             return self._operation(known)
-        self._check_instance(zone, body)
-        if project.find_instance(zone, body["name"]) is not None:
-            raise RefusalError(409, "alreadyExists", f"The resource '{self._at(zone)}/instances/{body['name']}' "
+        self._check_instance(zone, call.body)
+        if project.find_instance(zone, call.body["name"]) is not None:
+            raise RefusalError(409, "alreadyExists", f"The resource '{self._at(zone)}/instances/{call.body['name']}' "
                                "already exists")  # fmt: skip
-        return self._operation(project.launch(zone, body, request))
+        return self._operation(project.launch(zone, call.body, request))
 
     def _check_instance(self, zone: str, body: Json) -> None:
         """What Google refuses at once."""
@@ -171,11 +181,11 @@ class Api:
         if not found:
             raise RefusalError(404, "notFound", f"The resource '{url}' was not found")
 
-    def _delete(self, path: Json, query: Json, body: Any) -> Json:
-        return self._operation(self.project.delete(self._instance_of(path)))
+    def _delete(self, call: Call) -> Json:
+        return self._operation(self.project.delete(self._instance_of(call.path)))
 
-    def _get(self, path: Json, query: Json, body: Any) -> Json:
-        return self._instance(self._instance_of(path))
+    def _get(self, call: Call) -> Json:
+        return self._instance(self._instance_of(call.path))
 
     def _instance_of(self, path: Json) -> Instance:
         found = self.project.find_instance(path["zone"], path["instance"])
@@ -183,24 +193,26 @@ class Api:
             raise not_found(f"{self._at(path['zone'])}/instances/{path['instance']}")
         return found
 
-    def _console(self, path: Json, query: Json, body: Any) -> Json:
-        instance = self._instance_of(path)
+    def _console(self, call: Call) -> Json:
+        instance = self._instance_of(call.path)
         if instance.status == "PROVISIONING":
             raise RefusalError(400, "resourceNotReady", f"The resource '{instance.name}' is not ready")
         text = self.project.machines.console(instance)
         return {"kind": "compute#serialPortOutput", "contents": text, "start": "0", "next": str(len(text))}
 
-    def _list(self, path: Json, query: Json, body: Any) -> Json:
-        return self._scoped("instances", [(one.zone, self._instance(one)) for one in self.project.listed()], query)
+    def _list(self, call: Call) -> Json:
+        return self._scoped("instances", [(i.zone, self._instance(i)) for i in self.project.listed()], call.query)
 
-    def _disks(self, path: Json, query: Json, body: Any) -> Json:
-        return self._scoped("disks", [(one.zone, self._disk_of(one)) for one in self.project.disks.values()], query)
+    def _disks(self, call: Call) -> Json:
+        return self._scoped(
+            "disks", [(one.zone, self._disk_of(one)) for one in self.project.disks.values()], call.query
+        )
 
-    def _disk(self, path: Json, query: Json, body: Any) -> Json:
-        return self._disk_of(self._find_disk(path))
+    def _disk(self, call: Call) -> Json:
+        return self._disk_of(self._find_disk(call.path))
 
-    def _delete_disk(self, path: Json, query: Json, body: Any) -> Json:
-        disk = self._find_disk(path)
+    def _delete_disk(self, call: Call) -> Json:
+        disk = self._find_disk(call.path)
         if disk.user:
             raise RefusalError(400, "resourceInUseByAnotherResource", f"The disk resource '{disk.name}' is already "
                                f"being used by '{disk.user}'")  # fmt: skip
@@ -212,12 +224,12 @@ class Api:
             raise not_found(f"{self._at(path['zone'])}/disks/{path['disk']}")
         return found
 
-    def _operations(self, path: Json, query: Json, body: Any) -> Json:
-        assert query["orderBy"] == "creationTimestamp desc"
-        found = [one for one in self.project.operations if one.zone == path["zone"]]
-        return self._flat("operationList", map(self._operation, reversed(found)), query)
+    def _operations(self, call: Call) -> Json:
+        assert call.query["orderBy"] == "creationTimestamp desc"
+        found = [one for one in self.project.operations if one.zone == call.path["zone"]]
+        return self._flat("operationList", map(self._operation, reversed(found)), call.query)
 
-    def _images(self, path: Json, query: Json, body: Any) -> Json:
+    def _images(self, call: Call) -> Json:
         found = []
         for one in sorted(self.project.images.values(), key=lambda one: one.name):
             said: Json = {
@@ -227,27 +239,27 @@ class Api:
             said |= {"family": one.family} if one.family else {}
             said |= {"deprecated": {"state": one.state}} if one.state else {}
             found.append(said)
-        return self._flat("imageList", found, query)
+        return self._flat("imageList", found, call.query)
 
-    def _machine_types(self, path: Json, query: Json, body: Any) -> Json:
-        zone = path["zone"]
+    def _machine_types(self, call: Call) -> Json:
+        zone = call.path["zone"]
         found = [{"kind": "compute#machineType", "name": name, "zone": zone, **said}
                  for name, said in MACHINE_TYPES[zone].items()]  # fmt: skip
-        return self._flat("machineTypeList", found, query)
+        return self._flat("machineTypeList", found, call.query)
 
-    def _accelerators(self, path: Json, query: Json, body: Any) -> Json:
-        found = [{"kind": "compute#acceleratorType", "name": name} for name in ACCELERATORS[path["zone"]]]
-        return self._flat("acceleratorTypeList", found, query)
+    def _accelerators(self, call: Call) -> Json:
+        found = [{"kind": "compute#acceleratorType", "name": name} for name in ACCELERATORS[call.path["zone"]]]
+        return self._flat("acceleratorTypeList", found, call.query)
 
-    def _region(self, path: Json, query: Json, body: Any) -> Json:
-        if path["region"] != REGION:
-            raise not_found(f"projects/{self.project.name}/regions/{path['region']}")
+    def _region(self, call: Call) -> Json:
+        if call.path["region"] != REGION:
+            raise not_found(f"projects/{self.project.name}/regions/{call.path['region']}")
         return {
             "kind": "compute#region", "name": REGION, "status": "UP",
             "zones": [f"{HOST}{self._at(zone)}" for zone in ZONES], "quotas": self._quotas(),
         }  # fmt: skip
 
-    def _project(self, path: Json, query: Json, body: Any) -> Json:
+    def _project(self, _: Call) -> Json:
         quotas = [{"metric": "GPUS_ALL_REGIONS", "limit": 8.0, "usage": 0.0}]
         return {"kind": "compute#project", "name": self.project.name, "quotas": quotas}
 
@@ -256,23 +268,24 @@ class Api:
         limits = self.project.limits
         return [{"metric": name, "limit": limit, "usage": used.get(name, 0.0)} for name, limit in limits.items()]
 
-    def _subnetwork(self, path: Json, query: Json, body: Any) -> Json:
-        if path["subnetwork"] != SUBNETWORK:
-            raise not_found(f"projects/{path['project']}/regions/{path['region']}/subnetworks/{path['subnetwork']}")
+    def _subnetwork(self, call: Call) -> Json:
+        project, region, name = (call.path[key] for key in ("project", "region", "subnetwork"))
+        if name != SUBNETWORK:
+            raise not_found(f"projects/{project}/regions/{region}/subnetworks/{name}")
         return {
             "kind": "compute#subnetwork", "name": SUBNETWORK, "ipCidrRange": "10.77.0.0/16", "purpose": "PRIVATE",
             "network": f"{HOST}projects/{self.project.name}/global/networks/burst", "privateIpGoogleAccess": True,
         }  # fmt: skip
 
-    def _skus(self, path: Json, query: Json, body: Any) -> Json:
-        size, start = int(query.get("pageSize", 5000)), int(query.get("pageToken", "0"))
+    def _skus(self, call: Call) -> Json:
+        size, start = int(call.query.get("pageSize", 5000)), int(call.query.get("pageToken", "0"))
         found: Json = {"skus": self.skus[start : start + size]}
         return found | ({"nextPageToken": str(start + size)} if start + size < len(self.skus) else {})
 
-    def _test(self, path: Json, query: Json, body: Json) -> Json:
-        if path["resource"] != self.project.name:
+    def _test(self, call: Call) -> Json:
+        if call.path["resource"] != self.project.name:
             raise RefusalError(403, "forbidden", "The caller does not have permission")
-        return {"permissions": [one for one in body["permissions"] if one in self.rights]}
+        return {"permissions": [one for one in call.body["permissions"] if one in self.rights]}
 
     def _instance(self, one: Instance) -> Json:
         project, said = self.project, one.said
@@ -307,7 +320,11 @@ class Api:
         if one.client:
             found["clientOperationId"] = one.client
         if done and one.errors:
-            found |= {"error": {"errors": one.errors}, "httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"}
+            found |= {
+                "error": {"errors": one.errors},
+                "httpErrorStatusCode": 503,
+                "httpErrorMessage": "SERVICE UNAVAILABLE",
+            }
         return found
 
     def _scoped(self, key: str, found: Iterable[tuple[str, Json]], query: Json) -> Json:
@@ -342,7 +359,9 @@ def fits(thing: Json, text: str) -> bool:
         return True
     several = [_COMPARISON.fullmatch(part) for part in text.split(" OR ")]
     if not all(several):
-        raise RefusalError(400, "invalid", f"Invalid value for field 'filter': '{text}'. Invalid list filter expression.")
+        raise RefusalError(
+            400, "invalid", f"Invalid value for field 'filter': '{text}'. Invalid list filter expression."
+        )
     return any(one is not None and _field(thing, one[1]) == one[2] for one in several)
 
 

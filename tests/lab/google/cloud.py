@@ -188,6 +188,10 @@ class Project:
         """What came of this request before."""
         return self._requests.get(request_id)
 
+    def forget_requests(self) -> None:
+        """Their ids are as good as new."""
+        self._requests.clear()
+
     def launch(self, zone: str, body: dict[str, Any], request_id: str) -> Operation:
         """Takes it, whatever comes of it."""
         now, faults, number = self.clock(), self.faults, self.number()

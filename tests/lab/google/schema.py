@@ -177,5 +177,7 @@ def _kept(body: Any, tree: Tree) -> Any:
     if not isinstance(body, dict):
         return body
     return {
-        key: _kept(value, tree.get(key) or tree.get("*", {})) for key, value in body.items() if key in tree or "*" in tree
+        key: _kept(value, tree.get(key) or tree.get("*", {}))
+        for key, value in body.items()
+        if key in tree or "*" in tree
     }

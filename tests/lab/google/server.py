@@ -21,10 +21,11 @@ import google.auth.jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.lab.google.api import Api, RefusalError
+from tests.lab.google.api import Api, Call, RefusalError
 from tests.lab.google.cloud import Machines, Project
 from tests.lab.google.schema import Method, SchemaViolation, masked, methods
 
+Answer = tuple[int, Any, Mapping[str, str]]
 _AUDIENCE = "https://oauth2.googleapis.com/token"
 _GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
@@ -35,11 +36,13 @@ class CutError(Exception):
 
 @dataclass(slots=True)
 class Fault:
-    """What the next ``times`` calls of ``method`` meet: a refusal, or ``lost`` after the act."""
+    """What the next ``times`` calls of ``method`` meet: a refusal, or ``lost`` after the act, or another answer."""
 
     method: str
     refusal: RefusalError | None = None
     lost: bool = False
+    edit: Callable[[Any], None] | None = None
+    """Changes the answer."""
     times: int = 1
 
 
@@ -110,12 +113,12 @@ class GoogleServer:
         self._http.server_close()
         self._thread.join()
 
-    def answer(self, verb: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Any, Mapping[str, str]]:
+    def answer(self, verb: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Status, JSON and headers. Raises CutError."""
         url = urlsplit(target)
         if url.path == "/token":
             return self._token(body)
-        if url.path.startswith("/computeMetadata/"):
+        if url.path == "/" or url.path.startswith("/computeMetadata/"):
             return self._metadata(url.path, headers)
         with self._lock:
             try:
@@ -140,9 +143,11 @@ class GoogleServer:
         fault = self._fault(method.id)
         if fault is not None and fault.refusal is not None:
             raise fault.refusal
-        answer = self.api.call(method.id, words, query, said, who.rights)
+        answer = self.api.call(method.id, Call(words, query, said), who.rights)
+        if fault is not None and fault.edit is not None:
+            fault.edit(answer)
         method.check_answer(answer)
-        if fault is not None:
+        if fault is not None and fault.lost:
             raise CutError
         return masked(answer, query.get("fields", ""))
 
@@ -154,14 +159,15 @@ class GoogleServer:
                 self.faults.remove(found)
         return found
 
-    def _token(self, body: bytes) -> tuple[int, Any, Mapping[str, str]]:
+    def _token(self, body: bytes) -> Answer:
         """https://developers.google.com/identity/protocols/oauth2/service-account#httprest"""
         said = parse_qs(body.decode())
         public = self._key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
         try:
-            claims = google.auth.jwt.decode(said["assertion"][0], certs=public, audience=_AUDIENCE)
+            claims = google.auth.jwt.decode(  # type: ignore[no-untyped-call, unused-ignore]
+                said["assertion"][0], certs=public, audience=_AUDIENCE)
         except ValueError as error:
             return 400, {"error": "invalid_grant", "error_description": str(error)}, {}
         assert said["grant_type"] == [_GRANT]
@@ -170,7 +176,7 @@ class GoogleServer:
             return 400, {"error": "invalid_grant", "error_description": "Invalid grant: account not found"}, {}
         return 200, self._grant(who), {}
 
-    def _metadata(self, path: str, headers: Mapping[str, str]) -> tuple[int, Any, Mapping[str, str]]:
+    def _metadata(self, path: str, headers: Mapping[str, str]) -> Answer:
         flavor = {"Metadata-Flavor": "Google"}
         if headers.get("Metadata-Flavor") != "Google" or self.head is None:
             return 403, {}, flavor
@@ -200,9 +206,10 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def _serve(self) -> None:
+        headers = {name.title(): value for name, value in self.headers.items()}
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         try:
-            status, said, headers = self.google.answer(self.command, self.path, self.headers, body)
+            status, said, more = self.google.answer(self.command, self.path, headers, body)
         except CutError:
             self.close_connection = True
             return
@@ -214,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Date", formatdate(self.google.clock(), usegmt=True))
         self.send_header("Content-Type", "application/json; charset=UTF-8")
         self.send_header("Content-Length", str(len(data)))
-        for name, value in headers.items():
+        for name, value in more.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
