@@ -48,15 +48,35 @@ class GoogleCalls:
         """A call that changes something, sent once. Without a clear answer its outcome is unknown."""
         return self._call(method, what, words, changes=True)
 
-    def pages(self, method: str, what: str, **words: Any) -> Iterator[Mapping[str, Any]]:
-        """Every page, each asked for when it is needed; ends early only by raising, also where a part is missing."""
-        seen: set[str] = set()
+    def items(
+        self, method: str, what: str, *, list_key: str = "items", keeps_items: bool = True, **words: Any
+    ) -> Iterator[Mapping[str, Any]]:
+        """The things of every page, each asked for when it is needed; ends early only by raising.
+
+        ``keeps_items``: as ``BoundedList`` has it.
+        """
+        reading = BoundedList(what, keeps_items=keeps_items)
+        for page in self._pages(method, what, reading, words):
+            yield from reading.items(page.get(list_key, []))
+
+    def aggregated(self, method: str, key: str, what: str, **words: Any) -> Iterator[Mapping[str, Any]]:
+        """The things under ``key`` of every place, likewise. Raises CloudUnavailable where a place is missing."""
         reading = BoundedList(what)
+        for page in self._pages(method, what, reading, words):
+            scopes = reading.items(list((page.get("items") or {}).values()))
+            if page.get("unreachables") or any(_unreachable(one) for one in (page, *scopes)):
+                raise CloudUnavailable(f"cannot {what}: Google does not reach all zones, and gives a part of the list")
+            for scope in scopes:
+                yield from reading.items(scope.get(key, []))
+
+    def _pages(
+        self, method: str, what: str, reading: BoundedList, words: Mapping[str, Any]
+    ) -> Iterator[Mapping[str, Any]]:
+        seen: set[str] = set()
+        more: dict[str, str] = {}
         while True:
             with reading.page():
-                answer = self.query(method, what, **words)
-            if answer.get("unreachables") or "UNREACHABLE" in _warnings(answer):
-                raise CloudUnavailable(f"cannot {what}: Google does not reach all zones, and gives a part of the list")
+                answer = self.query(method, what, **words, **more)
             yield answer
             token = answer.get("nextPageToken")
             if not token:
@@ -64,17 +84,7 @@ class GoogleCalls:
             if token in seen:
                 raise CloudUnavailable(f"cannot {what}: the list has no end: is there a proxy in between?")
             seen.add(token)
-            words["pageToken"] = token
-
-    def items(self, method: str, what: str, **words: Any) -> Iterator[Mapping[str, Any]]:
-        """The things of every page of a list that is of one place."""
-        return (one for page in self.pages(method, what, **words) for one in page.get("items", ()))
-
-    def aggregated(self, method: str, key: str, what: str, **words: Any) -> Iterator[Mapping[str, Any]]:
-        """The things under ``key`` of every place, of every page."""
-        for page in self.pages(method, what, **words):
-            for scope in page.get("items", {}).values():
-                yield from scope.get(key, ())
+            more["pageToken"] = token
 
     def server_time(self) -> float:
         """Seconds since 1970 by Google's clock, to the second."""
@@ -241,9 +251,6 @@ def _response(error: Any) -> HttpResponse:
     return HttpResponse(int(error.resp.status), headers, error.content.decode(errors="replace"))
 
 
-def _warnings(answer: Mapping[str, Any]) -> set[str]:
-    """Codes of the whole list's warnings, and of those of its places."""
-    items = answer.get("items")
-    scopes = items.values() if isinstance(items, dict) else ()
-    said = [answer.get("warning"), *(scope.get("warning") for scope in scopes)]
-    return {str(one.get("code")) for one in said if one}
+def _unreachable(said: Mapping[str, Any]) -> bool:
+    """Whether a list, or its part of one place, has that warning."""
+    return (said.get("warning") or {}).get("code") == "UNREACHABLE"

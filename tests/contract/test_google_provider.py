@@ -403,8 +403,9 @@ class TestOffers:
         priced = world.provider(
             CLUSTER, machine_types=["a2-*", "e2-*"], prices={"a2-ultragpu-1g": "5"}, price_list=False
         )
-        assert [(one.instance_type, one.price, one.spot) for one in priced.offers()] == [("a2-ultragpu-1g", 5, False)]
-        assert priced.offers()[0].hardware.local_disk_gib == 375
+        (one,) = priced.offers()
+        assert (one.instance_type, one.price, one.spot) == ("a2-ultragpu-1g", Decimal(5), False)
+        assert one.hardware.local_disk_gib == 375
 
     def test_without_a_price_list(self, world: GoogleWorld) -> None:
         world.refuse("cloudbilling.services.skus.list", 403, "accessNotConfigured", times=100)

@@ -118,7 +118,9 @@ class GoogleCatalog:
         plain = [word for word in words if "+" not in word]
         found: dict[str, Sequence[MachineType]] = {}
         for zone in self.zones():
-            place = {"project": self._settings.project, "zone": zone, "maxResults": self._settings.page}
+            place: dict[str, Any] = {
+                "project": self._settings.project, "zone": zone, "maxResults": self._settings.page,
+            }  # fmt: skip
             known = {
                 one["name"]: one
                 for one in self._calls.items("compute.machineTypes.list", f"list machine types of {zone}", **place)

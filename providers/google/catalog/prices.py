@@ -26,6 +26,10 @@ _CACHE_S = 24 * 3600.0
 _RETRY_S = 600.0
 _COMPUTE_ENGINE = "services/6F81-5844-456A"
 _PAGE = 2000
+_FIELDS = (
+    "nextPageToken,skus(description,category/usageType,serviceRegions,"
+    "pricingInfo/pricingExpression(usageUnit,tieredRates))"
+)
 _MARKETS = {"OnDemand": False, "Preemptible": True}
 _PART = re.compile(
     r"(?:Spot Preemptible )?(?P<family>[A-Z][A-Z0-9]{1,3}|Compute optimized)(?: Predefined| AMD| Arm)?"
@@ -105,15 +109,13 @@ class GooglePrices:
     def _read(self) -> _PriceList:
         """Some 20 pages: Google has no filter but the service."""
         parts: dict[Part, Decimal] = {}
-        for page in self._calls.pages(
-            "cloudbilling.services.skus.list", "read Google's price list", parent=_COMPUTE_ENGINE, pageSize=_PAGE,
-            currencyCode=self._settings.currency,
-            fields="nextPageToken,skus(description,category/usageType,serviceRegions,"
-            "pricingInfo/pricingExpression(usageUnit,tieredRates))",
-        ):  # fmt: skip
-            for sku in page.get("skus", ()):
-                if self._settings.region in sku.get("serviceRegions", ()) and (found := parse_sku(sku)) is not None:
-                    parts[found[0]] = found[1]
+        skus = self._calls.items(
+            "cloudbilling.services.skus.list", "read Google's price list", list_key="skus", keeps_items=False,
+            parent=_COMPUTE_ENGINE, pageSize=_PAGE, currencyCode=self._settings.currency, fields=_FIELDS,
+        )  # fmt: skip
+        for sku in skus:
+            if self._settings.region in sku.get("serviceRegions", ()) and (found := parse_sku(sku)) is not None:
+                parts[found[0]] = found[1]
         return _PriceList(parts, time.time())
 
 

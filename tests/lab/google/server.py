@@ -167,7 +167,8 @@ class GoogleServer:
         )
         try:
             claims = google.auth.jwt.decode(  # type: ignore[no-untyped-call, unused-ignore]
-                said["assertion"][0], certs=public, audience=_AUDIENCE)
+                said["assertion"][0], certs=public, audience=_AUDIENCE
+            )
         except ValueError as error:
             return 400, {"error": "invalid_grant", "error_description": str(error)}, {}
         assert said["grant_type"] == [_GRANT]
