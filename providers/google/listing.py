@@ -46,6 +46,7 @@ _LATE_S = 900.0
 """How long after a launch Google may refuse it."""
 _AFTER_START_S = 3600.0
 """How far back the first look goes."""
+_MAX_ENDED = 10_000
 _ID = re.compile(r"(?P<zone>[a-z][-a-z0-9]{0,62})/(?P<number>[1-9][0-9]{0,19})")
 
 
@@ -73,8 +74,8 @@ class InstanceListing:
         """By zone: until when a launch may be refused; 0: it was looked at since the start."""
         self._alive: dict[str, Instance] = {}
         """Those of the last whole list."""
-        self._ended: set[str] = set()
-        """Refused launches that burstd has ended."""
+        self._ended: dict[str, None] = {}
+        """What burstd has ended and Google did not know, the latest last: refused launches among it."""
 
     def launched(self, zone: str) -> None:
         """A launch goes out to this zone."""
@@ -84,7 +85,9 @@ class InstanceListing:
     def forget(self, instance_id: str) -> None:
         """Google has no such instance: where its launch was refused, that was heard."""
         with self._lock:
-            self._ended.add(instance_id)
+            self._ended[instance_id] = None
+            if len(self._ended) > _MAX_ENDED:
+                del self._ended[next(iter(self._ended))]
 
     def instances(self) -> Iterator[Instance]:
         """All that bear our label, page by page, each once; then launches that were refused, and Spot VMs that Google

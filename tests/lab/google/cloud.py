@@ -213,13 +213,15 @@ class Project:
     def delete(self, instance: Instance) -> Operation:
         """Takes it; again, where it is on its way."""
         now = self.clock()
-        if instance.gone_at is None:
+        if instance.status != "STOPPING":
             instance.status, instance.gone_at = "STOPPING", now + self.faults.stop_s
             if self.faults.leak:
                 self.faults.leak -= 1
                 for disk in self._disks_of(instance):
                     disk.auto_delete = False
-        return self._operate("delete", instance.zone, f"instances/{instance.name}", instance.id, instance.gone_at)
+        return self._operate(
+            "delete", instance.zone, f"instances/{instance.name}", instance.id, instance.gone_at or now
+        )
 
     def delete_disk(self, disk: Disk) -> Operation:
         """It is gone at once."""
