@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from burstd.domain.cloud.quoting import one_line
 from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
@@ -26,6 +27,7 @@ from burstd.domain.errors import (
 from providers.http_errors import HttpResponse, retry_after_s, short_message
 
 _LIMIT = 400
+_MAX_CODE = 80
 _CAPACITY = (
     "ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "RESOURCE_POOL_EXHAUSTED",
     "RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "STOCKOUT", "RESERVATION_CAPACITY_EXCEEDED",
@@ -83,9 +85,9 @@ def error_for_response(answer: HttpResponse, what: str, *, changes: bool) -> Pro
 
 def operation_error(operation: Mapping[str, Any]) -> ProviderError:
     """The error of an operation that failed; its message has Google's code."""
-    errors = (operation.get("error") or {}).get("errors") or [{}]
-    first = errors[0]
-    code = str(first.get("code") or operation.get("httpErrorMessage") or "no code")
+    said = operation.get("error")
+    first = next(iter(_objects(said.get("errors") if isinstance(said, dict) else None)), {})
+    code = one_line(str(first.get("code") or operation.get("httpErrorMessage") or "no code"), _MAX_CODE)
     text = short_message(str(first.get("message") or ""), _LIMIT)
     kind = _KINDS.get(code, ProviderError)
     if kind is NotFound or code in ("INVALID_FIELD_VALUE", "INVALID_USAGE", "UNSUPPORTED_OPERATION"):
@@ -133,11 +135,15 @@ def _error_of(body: str) -> Mapping[str, Any] | None:
 
 def _code(said: Mapping[str, Any]) -> str:
     """The most exact of Google's words for it: of the details, of the first error, of the whole."""
-    details = said.get("details") or ()
-    reasons = [str(one["reason"]) for one in details if isinstance(one, dict) and one.get("reason")]
-    errors = said.get("errors") or ()
-    reasons += [str(one["reason"]) for one in errors if isinstance(one, dict) and one.get("reason")]
-    return next((one for one in reasons if one in _KINDS), next(iter([*reasons, str(said.get("status") or "")])))
+    objects = [*_objects(said.get("details")), *_objects(said.get("errors"))]
+    reasons = [one_line(str(one["reason"]), _MAX_CODE) for one in objects if one.get("reason")]
+    status = one_line(str(said.get("status") or ""), _MAX_CODE)
+    return next((one for one in reasons if one in _KINDS), next(iter([*reasons, status])))
+
+
+def _objects(said: Any) -> list[Mapping[str, Any]]:
+    """Those of a list, if it is one."""
+    return [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
 
 
 def _described(message: str, code: str, answer: HttpResponse) -> str:

@@ -3,6 +3,7 @@
 #   interruption SECONDS    it ends then, in seconds since 1970
 # https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption
 # $BURSTD_METADATA: the service, if not Google's. $BURSTD_NOTICE_S: seconds between the notice and the end.
+# $BURSTD_PREEMPTED: file that keeps the end between runs.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -22,8 +23,9 @@ else
 fi
 [ "$preempted" = TRUE ] || exit 0
 # The service says no time: it is counted from the first time that the notice was seen.
-end=$(cat "$kept" 2>/dev/null) && [ -n "$end" ] || {
+end=$(cat "$kept" 2>/dev/null) || end=
+if [ -z "$end" ]; then
     end=$(($(date +%s) + ${BURSTD_NOTICE_S:-30}))
     { mkdir -p "${kept%/*}" && printf '%s\n' "$end" >"$kept.$$" && mv -f "$kept.$$" "$kept"; } 2>/dev/null || :
-}
+fi
 echo "interruption $end"

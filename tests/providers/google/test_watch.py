@@ -63,3 +63,9 @@ def test_the_end_is_counted_from_the_first_sight_of_the_notice(metadata: Metadat
 def test_it_says_nothing_where_nobody_answers(metadata: Metadata, run: Callable[[], str]) -> None:
     metadata.close()
     assert run() == ""
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_has_nothing_to_say() -> None:
+    said = subprocess.run(["shellcheck", "-s", "sh", "-"], input=SCRIPT, capture_output=True, text=True, check=False)
+    assert said.stdout == ""
