@@ -62,14 +62,19 @@ def name_of(thing: GoogleResource) -> str:
     return _described(thing).get(_NAME, "")
 
 
-def cluster_filter(cluster: str) -> str:
+def cluster_filter(cluster: str, label: str = TAG_CLUSTER) -> str:
     """``filter`` of lists; whose a thing is, is read from the thing itself."""
-    return f'labels.{TAG_CLUSTER} = "{cluster}"'
+    return f'labels.{label} = "{cluster}"'
 
 
-def belongs_to_cluster(thing: GoogleResource, cluster: str) -> bool:
+def list_fields(key: str, fields: str) -> str:
+    """``fields`` of an aggregated list with these of each thing, and all that says whether it is whole."""
+    return f"nextPageToken,unreachables,warning/code,items/*/warning/code,items/*/{key}({fields})"
+
+
+def belongs_to_cluster(thing: GoogleResource, cluster: str, label: str = TAG_CLUSTER) -> bool:
     """Whether it bears exactly our cluster's label."""
-    return bool(cluster) and (thing.get("labels") or {}).get(TAG_CLUSTER) == cluster
+    return bool(cluster) and (thing.get("labels") or {}).get(label) == cluster
 
 
 def last_part(url: str) -> str:

@@ -36,7 +36,7 @@ class GoogleLeftovers:
         pages = self._calls.aggregated(
             "compute.disks.aggregatedList", "disks", "list disks", project=self._settings.project,
             filter=labels.cluster_filter(self._cluster), maxResults=self._settings.page,
-            fields=f"nextPageToken,unreachables,warning/code,items/*/warning/code,items/*/disks({_FIELDS})",
+            fields=labels.list_fields("disks", _FIELDS),
         )  # fmt: skip
         for disk in pages:
             if not disk.get("users") and labels.belongs_to_cluster(disk, self._cluster):

@@ -32,9 +32,8 @@ _STATES = {
     **dict.fromkeys(("TERMINATED", "STOPPED", "SUSPENDING", "SUSPENDED"), InstanceState.ERROR),
 }
 _FIELDS = (
-    "nextPageToken,unreachables,warning/code,items/*/warning/code,items/*/instances("
     "id,name,description,labels,status,zone,machineType,guestAccelerators,scheduling/provisioningModel,"
-    "networkInterfaces/networkIP,creationTimestamp)"
+    "networkInterfaces/networkIP,creationTimestamp"
 )
 """Without the user data, which would be most of a page."""
 _OPERATION_FIELDS = (
@@ -96,7 +95,8 @@ class InstanceListing:
         seen: dict[str, Instance] = {}
         pages = self._calls.aggregated(
             "compute.instances.aggregatedList", "instances", "list instances", project=self._settings.project,
-            filter=labels.cluster_filter(self._cluster), maxResults=self._settings.page, fields=_FIELDS,
+            filter=labels.cluster_filter(self._cluster), maxResults=self._settings.page,
+            fields=labels.list_fields("instances", _FIELDS),
         )  # fmt: skip
         for said in pages:
             if labels.belongs_to_cluster(said, self._cluster) and (one := self._instance(said)).id not in seen:

@@ -18,6 +18,7 @@ from providers.google.leftovers import GoogleLeftovers
 from providers.google.listing import InstanceListing
 from providers.google.settings import GoogleSettings
 from providers.google.terminate import InstanceTerminator
+from providers.google.volumes import GoogleVolumes
 from providers.parsing import malformed_as_unavailable
 
 _SHUTDOWN_S = 30
@@ -28,6 +29,7 @@ class GoogleProvider:
     """One region of one project. The claim is in the instance's name; its request's id is made of it too."""
 
     idempotency = Idempotency.NAME
+    disks_at_launch = False
 
     def __init__(
         self,
@@ -55,6 +57,10 @@ class GoogleProvider:
         self.images = malformed_as_unavailable(images.versions)
         self.cloud_time = malformed_as_unavailable(calls.server_time)
         self.check = partial(check, settings, calls, catalog, images, quotas)
+        volumes = GoogleVolumes(cluster, settings, calls)
+        self.disks = malformed_as_unavailable(volumes.disks)
+        self.create_disk, self.delete_disk = volumes.create_disk, volumes.delete_disk
+        self.attach_disk, self.detach_disk = volumes.attach_disk, volumes.detach_disk
         self.close = calls.close
 
     def watch_script(self) -> str:

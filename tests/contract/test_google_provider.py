@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from burstd.domain.cloud.instance import Instance, InstanceState
 from burstd.domain.cloud.offer import Offer
+from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, DiskRequest
 from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
@@ -22,6 +23,7 @@ from burstd.domain.errors import (
     NotAllowed,
     NotFound,
     OutcomeUnknown,
+    QuotaExceeded,
     RateLimited,
 )
 from burstd.domain.plugins.provider import LaunchRequest
@@ -35,12 +37,13 @@ from burstd.testing.cloud_world import (
     terminate_all,
 )
 from burstd.testing.provider_contract import FaultContract, ProviderContract
+from burstd.testing.volume_contract import VolumeContract
 from providers.google.calls import GoogleCalls
 from providers.google.labels import instance_name
 from providers.google.provider import GoogleProvider
 from tests.lab.google.cloud import ZONES
 from tests.lab.google.server import Fault
-from tests.lab.google.world import INSERT, LIST, PROJECT, GoogleWorld
+from tests.lab.google.world import INSERT, LIST, PROJECT, GoogleWorld, role_permissions
 
 pytestmark = pytest.mark.clouds
 
@@ -59,7 +62,7 @@ def world(key: rsa.RSAPrivateKey, tmp_path: Path) -> Iterator[GoogleWorld]:
     made.close()
 
 
-class TestGoogle(ProviderContract, FaultContract):
+class TestGoogle(ProviderContract, FaultContract, VolumeContract):
     @pytest.fixture
     def world(self, world: GoogleWorld) -> GoogleWorld:
         return world
@@ -436,6 +439,55 @@ class TestImages:
         assert isinstance(outcome.result, NoSuchImage)
 
 
+def disk_request(volume_id: str, cluster: str = CLUSTER) -> DiskRequest:
+    tags = {TAG_VOLUME_CLUSTER: cluster, TAG_VOLUME: volume_id}
+    return DiskRequest(volume_id, ZONES[0], 10 << 30, tags)
+
+
+class TestVolumes:
+    def test_asking_twice_makes_one(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        for _ in range(2):
+            provider.create_disk(disk_request("v1"))
+        world.project.forget_requests()
+        provider.create_disk(disk_request("v1"))
+        assert len(list(provider.disks())) == 1
+
+    def test_a_name_that_somebody_else_has_taken(self, world: GoogleWorld) -> None:
+        world.provider("another").create_disk(disk_request("v1", "another"))
+        provider = world.provider(CLUSTER)
+        with pytest.raises(BadRequest, match="alreadyExists"):
+            provider.create_disk(disk_request("v1"))
+        assert list(provider.disks()) == []
+
+    def test_one_that_is_refused_late_says_so_when_it_is_asked_for_again(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        provider.create_disk(disk_request("v1"))
+        world.project.operations[-1].errors = [{"code": "QUOTA_EXCEEDED", "message": "Quota 'SSD_TOTAL_GB' exceeded."}]
+        world.project.disks.clear()
+        world.pass_time(60)
+        with pytest.raises(QuotaExceeded, match="SSD_TOTAL_GB"):
+            provider.create_disk(disk_request("v1"))
+
+    def test_what_google_makes_no_disk_of(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        for wrong in (disk_request("V_1"), replace(disk_request("v1"), size_bytes=1 << 30)):
+            with pytest.raises(BadRequest):
+                provider.create_disk(wrong)
+
+    def test_one_that_somebody_attached_elsewhere_is_not_free(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        provider.create_disk(disk_request("v1"))
+        theirs = world.provider("another")
+        (other,) = launch_and_wait(world, theirs, "t1", cluster="another")
+        (disk,) = provider.disks()
+        machine = world.instance(other.id)
+        world.project.attach(machine, world.project.disks[disk.id.rpartition("/")[2]], "data")
+        assert [one.attached_to for one in provider.disks()] == [f"{ZONES[0]}/{machine.name}"]
+        with pytest.raises(BadRequest, match="attached"):
+            provider.delete_disk(disk.id)
+
+
 class TestRights:
     def test_the_role_has_what_calls_take_and_no_more(self, world: GoogleWorld) -> None:
         provider = world.provider(
@@ -452,7 +504,14 @@ class TestRights:
         provider.terminate([made.id])
         world.until(lambda: bool(list(provider.leftovers())))
         provider.remove(list(provider.leftovers()))
-        assert world.server.api.used == world.rights
+        assert world.server.api.used == role_permissions()
+        provider.create_disk(disk_request("v1"))
+        (machine,) = launch_and_wait(world, provider, "c2")
+        world.until(lambda: all(one.ready for one in provider.disks()))
+        (disk,) = provider.disks()
+        provider.attach_disk(disk.id, machine.id)
+        provider.detach_disk(disk.id, machine.id, force=False)
+        assert world.server.api.used - role_permissions() == role_permissions("role-volumes.yaml")
 
     def test_each_right_that_is_missing_is_named(self, world: GoogleWorld) -> None:
         world.rights -= {"compute.instances.create", "compute.instances.getSerialPortOutput"}

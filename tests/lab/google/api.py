@@ -24,6 +24,7 @@ from tests.lab.google.cloud import (
 )
 
 Json = dict[str, Any]
+SMALLEST_DISK_GIB = 10
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
 _COMPARISON = re.compile(r'\(?([\w.-]+) = "([^"]*)"\)?')
@@ -72,6 +73,9 @@ class Api:
             "compute.zoneOperations.list": (self._operations, ("compute.zoneOperations.list",)),
             "compute.disks.aggregatedList": (self._disks, ("compute.disks.list",)),
             "compute.disks.get": (self._disk, ("compute.disks.get",)),
+            "compute.disks.insert": (self._make_disk, ("compute.disks.create", "compute.disks.setLabels")),
+            "compute.instances.attachDisk": (self._attach, ("compute.instances.attachDisk", "compute.disks.use")),
+            "compute.instances.detachDisk": (self._detach, ("compute.instances.detachDisk",)),
             "compute.disks.delete": (self._delete_disk, ("compute.disks.delete",)),
             "compute.images.list": (self._images, ("compute.images.list",)),
             "compute.machineTypes.list": (self._machine_types, ("compute.machineTypes.list",)),
@@ -218,6 +222,33 @@ class Api:
                                f"being used by '{disk.user}'")  # fmt: skip
         return self._operation(self.project.delete_disk(disk))
 
+    def _make_disk(self, call: Call) -> Json:
+        zone, body, request = call.path["zone"], call.body, call.query.get("requestId", "")
+        if (known := self.project.repeated(request)) is not None:
+            return self._operation(known)
+        if not _NAME.fullmatch(body["name"]) or int(body["sizeGb"]) < SMALLEST_DISK_GIB:
+            raise RefusalError(400, "invalid", "Invalid value for field 'resource': disk size or name")
+        if self.project.find_disk(zone, body["name"]) is not None:
+            raise RefusalError(409, "alreadyExists", f"The resource '{self._at(zone)}/disks/{body['name']}' already "
+                               "exists")  # fmt: skip
+        return self._operation(self.project.make_disk(zone, body, request))
+
+    def _attach(self, call: Call) -> Json:
+        instance, zone = self._instance_of(call.path), call.path["zone"]
+        disk = self.project.find_disk(zone, call.body["source"].rpartition("/")[2])
+        if disk is None or not call.body["source"].startswith(f"{self._at(zone)}/disks/"):
+            raise not_found(call.body["source"])
+        if disk.user:
+            raise RefusalError(400, "resourceInUseByAnotherResource", f"The disk resource '{disk.name}' is in use")
+        return self._operation(self.project.attach(instance, disk, call.body["deviceName"]))
+
+    def _detach(self, call: Call) -> Json:
+        instance, device = self._instance_of(call.path), call.query["deviceName"]
+        disk = next((one for one in self.project.disks_of(instance) if one.device == device), None)
+        if disk is None:
+            raise RefusalError(400, "invalid", f"No attached disk found with device name '{device}'")
+        return self._operation(self.project.detach(instance, disk))
+
     def _find_disk(self, path: Json) -> Disk:
         found = self.project.find_disk(path["zone"], path["disk"])
         if found is None:
@@ -295,6 +326,10 @@ class Api:
             "status": one.status, "creationTimestamp": project.stamp(one.made), "networkInterfaces": [network],
             "machineType": HOST + said["machineType"], "selfLink": f"{HOST}{self._at(one.zone)}/instances/{one.name}",
         }  # fmt: skip
+        found["disks"] = [
+            {"source": f"{HOST}{self._at(disk.zone)}/disks/{disk.name}", "deviceName": disk.device}
+            for disk in project.disks_of(one)
+        ]
         for key in ("labels", "description", "scheduling", "metadata", "guestAccelerators", "tags", "serviceAccounts"):
             if key in said:
                 found[key] = said[key]
@@ -305,7 +340,8 @@ class Api:
         users = {"users": [f"{at}/instances/{one.user}"]} if one.user else {}
         return {
             "kind": "compute#disk", "id": one.id, "name": one.name, "zone": at, "labels": one.labels,
-            "description": one.description, "sizeGb": str(one.size), "status": "READY", **users,
+            "description": one.description, "sizeGb": str(one.size),
+            "status": "READY" if one.ready_at <= self.project.clock() else "CREATING", **users,
         }  # fmt: skip
 
     def _operation(self, one: Operation) -> Json:

@@ -97,6 +97,9 @@ class Disk:
     user: str = ""
     """Name of the instance."""
     auto_delete: bool = True
+    device: str = "persistent-disk-0"
+    """Where it is attached."""
+    ready_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -217,7 +220,7 @@ class Project:
             instance.status, instance.gone_at = "STOPPING", now + self.faults.stop_s
             if self.faults.leak:
                 self.faults.leak -= 1
-                for disk in self._disks_of(instance):
+                for disk in self.disks_of(instance):
                     disk.auto_delete = False
         return self._operate(
             "delete", instance.zone, f"instances/{instance.name}", instance.id, instance.gone_at or now
@@ -227,6 +230,25 @@ class Project:
         """It is gone at once."""
         del self.disks[disk.id]
         return self._operate("delete", disk.zone, f"disks/{disk.name}", disk.id, self.clock())
+
+    def make_disk(self, zone: str, body: dict[str, Any], request_id: str) -> Operation:
+        """Takes it; it is ready soon."""
+        number, now = self.number(), self.clock()
+        self.disks[number] = Disk(
+            number, body["name"], zone, body["labels"], body["description"], int(body["sizeGb"]), now,
+            auto_delete=False, ready_at=now + self.faults.boot_s,
+        )  # fmt: skip
+        return self._operate("insert", zone, f"disks/{body['name']}", number, now + self.faults.boot_s, request_id)
+
+    def attach(self, instance: Instance, disk: Disk, device: str) -> Operation:
+        """It is attached at once."""
+        disk.user, disk.device = instance.name, device
+        return self._operate("attachDisk", instance.zone, f"instances/{instance.name}", instance.id, self.clock())
+
+    def detach(self, instance: Instance, disk: Disk) -> Operation:
+        """It is free at once."""
+        disk.user = ""
+        return self._operate("detachDisk", instance.zone, f"instances/{instance.name}", instance.id, self.clock())
 
     def halt(self, instance: Instance) -> None:
         """It switches itself off."""
@@ -261,12 +283,13 @@ class Project:
     def _end(self, instance: Instance) -> None:
         self.machines.ended(instance)
         del self.instances[instance.id]
-        for disk in self._disks_of(instance):
+        for disk in self.disks_of(instance):
             disk.user = ""
             if disk.auto_delete:
                 del self.disks[disk.id]
 
-    def _disks_of(self, instance: Instance) -> list[Disk]:
+    def disks_of(self, instance: Instance) -> list[Disk]:
+        """Those that are attached to it."""
         return [one for one in self.disks.values() if one.zone == instance.zone and one.user == instance.name]
 
     def _disk(self, instance: Instance, made: dict[str, Any], *, user: str, auto_delete: bool = True) -> None:

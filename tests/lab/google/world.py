@@ -19,7 +19,7 @@ from burstd.testing.cloud_world import Breakage, FaultWorld
 from providers.google.calls import GoogleCalls
 from providers.google.provider import GoogleProvider
 from providers.google.settings import GoogleSettings
-from tests.lab.google.api import RefusalError
+from tests.lab.google.api import SMALLEST_DISK_GIB, RefusalError
 from tests.lab.google.cloud import REGION, SUBNETWORK, ZONES, Instance
 from tests.lab.google.server import Fault, GoogleServer
 
@@ -29,9 +29,9 @@ _BEGIN = 1_800_000_000.0
 _STEPS = 200
 
 
-def role_permissions() -> frozenset[str]:
-    """Those of the role that burstd ships."""
-    said = yaml.safe_load((share_path("config") / "google" / "role.yaml").read_text(encoding="utf-8"))
+def role_permissions(name: str = "role.yaml") -> frozenset[str]:
+    """Those of a role that burstd ships."""
+    said = yaml.safe_load((share_path("config") / "google" / name).read_text(encoding="utf-8"))
     return frozenset(said["includedPermissions"])
 
 
@@ -39,6 +39,7 @@ class GoogleWorld(FaultWorld):
     """A project that no other test knows. Its time passes only in ``until`` and by ``pass_time``."""
 
     page = 2
+    disk_bytes = SMALLEST_DISK_GIB << 30
 
     def __init__(self, folder: Path, key: rsa.RSAPrivateKey) -> None:
         self.now = _BEGIN
@@ -46,7 +47,7 @@ class GoogleWorld(FaultWorld):
         self.project = self.server.project
         self.project.add_image("node-0", "node")
         self.image = "family:node"
-        self.rights = role_permissions()
+        self.rights = role_permissions() | role_permissions("role-volumes.yaml")
         self._folder = folder
         self._calls: list[GoogleCalls] = []
         self._images = 0
