@@ -22,6 +22,8 @@ from providers.parsing import read_date
 
 _CONNECT_S = 5.0
 _PIECE = 1 << 16
+_MAX_CONNECTIONS = 64
+"""requests keeps ten, and writes a line for each more that it throws away."""
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _VERSIONS = {"compute": ("v1", "compute/v1/"), "cloudbilling": ("v1", ""), "cloudresourcemanager": ("v1", "")}
 """Of each service, and where it begins behind the endpoint."""
@@ -196,6 +198,7 @@ def _session(settings: GoogleSettings) -> Any:
     import google.auth  # noqa: PLC0415 - see above
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
     from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415
+    from requests.adapters import HTTPAdapter  # noqa: PLC0415
 
     file = settings.credentials_file
     try:
@@ -206,7 +209,9 @@ def _session(settings: GoogleSettings) -> Any:
         raise AuthFailed(f"{_NO_CREDENTIALS}: {file} cannot be read: {error.strerror}") from None
     except Exception as error:  # noqa: BLE001 - whatever parsers raise, whose words may repeat a line with a secret
         raise AuthFailed(f"{_NO_CREDENTIALS}: {file} cannot be understood ({type(error).__name__})") from None
-    return AuthorizedSession(credentials)  # type: ignore[no-untyped-call, unused-ignore]
+    session = AuthorizedSession(credentials, refresh_timeout=settings.timeout_s)  # type: ignore[no-untyped-call, unused-ignore]
+    session.mount("https://", HTTPAdapter(pool_maxsize=_MAX_CONNECTIONS))
+    return session
 
 
 def _read_credentials(file: Path) -> Any:
