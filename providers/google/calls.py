@@ -121,14 +121,20 @@ class GoogleCalls:
         try:
             answer = request.execute()
         except HttpError as error:
-            raise error_for_response(_response(error), what, changes=changes) from None
+            raise self._renewed(error_for_response(_response(error), what, changes=changes)) from None
         except AnswerTooLarge as error:
             raise unclear(f"cannot {what}: the answer is none of Google's: {error}") from None
         except Exception as error:  # noqa: BLE001 - google-auth, requests, files and parsers raise whatever they like
-            raise _error_without_answer(error, what, unclear) from None
+            raise self._renewed(_error_without_answer(error, what, unclear)) from None
         if not isinstance(answer, dict):
             raise unclear(f"cannot {what}: the answer is no JSON object: is there a proxy in between?")
         return answer
+
+    def _renewed(self, error: ProviderError) -> ProviderError:
+        """The same. Where the credentials are of no use they are read anew for the next call: there may be others."""
+        if type(error) is AuthFailed:
+            self.close()
+        return error
 
     def _method(self, name: str) -> Callable[..., Any]:
         with self._lock:

@@ -43,8 +43,6 @@ _PREEMPTED = "compute.instances.preempted"
 _OPERATIONS = f'(operationType = "insert") OR (operationType = "{_PREEMPTED}")'
 _LATE_S = 900.0
 """How long after a launch Google may refuse it."""
-_AFTER_START_S = 3600.0
-"""How far back the first look goes."""
 _MAX_ENDED = 10_000
 _ID = re.compile(r"(?P<zone>[a-z][-a-z0-9]{0,62})/(?P<number>[1-9][0-9]{0,19})")
 
@@ -69,8 +67,10 @@ class InstanceListing:
         self._zones = zones
         self._clock = clock
         self._lock = threading.Lock()
+        self._launched_before = clock() + _LATE_S
+        """Until then a launch by an earlier process may be refused."""
         self._look_until: dict[str, float] = {}
-        """By zone: until when a launch may be refused; 0: it was looked at since the start."""
+        """The same of launches by this one, by zone."""
         self._alive: dict[str, Instance] = {}
         """Those of the last whole list."""
         self._ended: dict[str, None] = {}
@@ -119,24 +119,16 @@ class InstanceListing:
         return str(answer.get("contents") or "")
 
     def _gone(self, seen: Mapping[str, Instance]) -> Iterator[Instance]:
-        now = self._clock()
+        now, ours = self._clock(), self._zones()
         with self._lock:
             missing = {name: one for name, one in self._alive.items() if name not in seen}
-            zones = {
-                zone: self._look_until.get(zone)
-                for zone in {*self._zones(), *self._look_until, *(one.zone for one in missing.values())}
-            }
-        lost = {one.zone for one in missing.values()}
-        for zone, until in sorted(zones.items()):
-            if until is not None and until < now and zone not in lost:
-                continue
-            since = self._calls.answered_at() - (_AFTER_START_S if until is None else _LATE_S)
-            for operation in self._operations(zone, since):
+            until = {**dict.fromkeys(ours, self._launched_before), **self._look_until}
+        zones = {zone for zone, end in until.items() if now <= end} | {one.zone for one in missing.values()}
+        for zone in sorted(zones):
+            for operation in self._operations(zone, self._calls.answered_at() - _LATE_S):
                 one = self._read(operation, zone, missing)
                 if one is not None and one.id not in seen and one.id not in self._ended:
                     yield one
-            with self._lock:
-                self._look_until.setdefault(zone, 0.0)
         with self._lock:
             self._alive = {name: one for name, one in seen.items() if not one.state.ended}
 

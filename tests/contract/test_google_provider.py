@@ -225,6 +225,17 @@ class TestRefusals:
             list(provider.instances())
         assert "PRIVATE" not in str(caught.value)
 
+    def test_a_new_key_needs_no_restart(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        provider.offers()
+        world.server.accounts.clear()
+        with pytest.raises(AuthFailed):
+            list(provider.instances())
+        file = world.settings(CLUSTER).credentials_file
+        assert file is not None
+        file.write_text(world.server.account("renewed", world.rights)[1], encoding="utf-8")
+        assert list(provider.instances()) == []
+
     @pytest.mark.parametrize("text", ["{}", '{"type": "authorized_user"}', "-----BEGIN PRIVATE KEY-----"])
     def test_a_key_file_that_is_none(self, world: GoogleWorld, tmp_path: Path, text: str) -> None:
         file = tmp_path / "other.json"
