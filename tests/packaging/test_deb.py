@@ -95,7 +95,7 @@ def test_what_is_in_it(deb: Path) -> None:
     ):  # fmt: skip
         assert f"./{wanted}" in members
     described = {
-        Path(name).name for name in members if "/discovery_cache/documents/" in name and members[name].isfile()
+        Path(name).name for name, member in members.items() if "/discovery_cache/documents/" in name and member.isfile()
     }
     assert described == {f"{name}.v1.json" for name in ("compute", "cloudbilling", "cloudresourcemanager")}
     # Those of a wheel and no others; a node of the site's own has burstd-node-watch, and nothing else of burstd.
