@@ -28,15 +28,15 @@ from providers.google.calls import GoogleCalls
 from providers.google.catalog.catalog import GoogleCatalog
 from providers.google.catalog.quotas import GoogleQuotas, metrics
 from providers.google.images import GoogleImages
-from providers.google.labels import last_part
+from providers.google.labels import GoogleResource, last_part
 from providers.google.launch import subnetwork_path
 from providers.google.settings import GoogleSettings
 
 _DOC = "docs/providers/google.md"
 _LOOK = (
-    "compute.disks.list", "compute.images.list", "compute.instances.get", "compute.instances.getSerialPortOutput",
-    "compute.instances.list", "compute.machineTypes.list", "compute.projects.get", "compute.regions.get",
-    "compute.subnetworks.get", "compute.zoneOperations.list",
+    "compute.disks.list", "compute.firewalls.list", "compute.images.list", "compute.instances.get",
+    "compute.instances.getSerialPortOutput", "compute.instances.list", "compute.machineTypes.list",
+    "compute.projects.get", "compute.regions.get", "compute.subnetworks.get", "compute.zoneOperations.list",
 )  # fmt: skip
 _START = (
     "compute.disks.create", "compute.disks.setLabels", "compute.images.useReadOnly", "compute.instances.create",
@@ -58,6 +58,8 @@ class CheckedProject:
     words: Sequence[str]
     """Images that pools name."""
     offers: Sequence[Offer] = field(default=())
+    network: str = ""
+    """Of the subnetwork, as a URL; empty: it is another project's, or was not found."""
 
 
 _error_verdict = ErrorRemedies(
@@ -118,9 +120,52 @@ def _subnetwork(at: CheckedProject) -> Verdict:
     summary = f"{said['ipCidrRange']} in network {last_part(said['network'])}"
     if region != at.settings.region:
         return bad(f"{summary}, of region {region}", f"name a subnetwork of region {at.settings.region}")
+    if project == at.settings.project:
+        at.network = str(said["network"])
     if said.get("purpose", "PRIVATE") not in ("PRIVATE", "PRIVATE_RFC_1918"):
         return bad(f"{summary}, of purpose {said['purpose']}: no machine can be in it", "name another subnetwork")
     return good(summary)
+
+
+def _ports(at: CheckedProject) -> Iterator[Verdict]:
+    """Whether rules of the network let in what must get in. Firewall policies are not looked at."""
+    if not at.network:
+        return
+    rules = [
+        rule
+        for rule in at.calls.items(
+            "compute.firewalls.list", "list firewall rules", project=at.settings.project, maxResults=at.settings.page
+        )
+        if rule.get("network") == at.network and _applies(rule, at.settings)
+    ]
+    for port, what in ((22, "ssh from the head"), (6818, "slurmd from head and nodes")):
+        if any(_lets_in(rule, port) for rule in rules):
+            yield good(f"rules of the network let it in from somewhere ({what})", f"port {port}")
+        else:
+            tags = ",".join(at.settings.network_tags)
+            yield unclear(
+                f"no rule of the network lets it in ({what}); a firewall policy may",
+                f"gcloud compute firewall-rules create NAME --network={last_part(at.network)} --allow=tcp:{port} "
+                f"--source-ranges=RANGE{' --target-tags=' + tags if tags else ''}", f"port {port}",
+            )  # fmt: skip
+
+
+def _applies(rule: GoogleResource, settings: GoogleSettings) -> bool:
+    """To our machines."""
+    if rule.get("direction") != "INGRESS" or rule.get("disabled"):
+        return False
+    tags, accounts = set(rule.get("targetTags", ())), set(rule.get("targetServiceAccounts", ()))
+    return not (tags or accounts) or bool(tags & set(settings.network_tags)) or settings.service_account in accounts
+
+
+def _lets_in(rule: GoogleResource, port: int) -> bool:
+    """https://cloud.google.com/firewall/docs/firewalls"""
+    for one in rule.get("allowed", ()):
+        if one["IPProtocol"] in ("all", "tcp", "6"):
+            ranges = [tuple(map(int, said.split("-"))) for said in one.get("ports", ())]
+            if not ranges or any(some[0] <= port <= some[-1] for some in ranges):
+                return True
+    return False
 
 
 def _no_image(at: CheckedProject) -> Verdict | None:
@@ -189,6 +234,7 @@ _CHECKS: tuple[Check[CheckedProject], ...] = (
     Check("rights", _rights, "enable cloudresourcemanager.googleapis.com, or compare the role with "
           "config/google/role.yaml"),
     Check("subnetwork", _subnetwork, "set subnetwork to one of 'gcloud compute networks subnets list'"),
+    Check("firewall rules", _ports, "look at 'gcloud compute firewall-rules list'"),
     Check("image", _no_image),
     Check("image {}", _image, each=lambda at: images_in_use(at.settings.image, at.words)),
     Check("offers", _offers, "look at machine_types, zones and prices"),

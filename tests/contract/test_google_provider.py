@@ -408,6 +408,8 @@ class TestOffers:
         assert prices["g2-standard-8", True] < on_demand / 3
         assert offer(provider, "t2a-standard-4").hardware.architecture == "aarch64"
         assert {one.price_source for one in provider.offers()} == {"price list"}
+        memory = {one.instance_type: one.hardware.gpu_memory_mib for one in provider.offers()}
+        assert memory == {"n2-standard-2": 0, "g2-standard-8": 24 << 10, "t2a-standard-4": 0}
 
     def test_what_has_no_price_is_not_offered(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER, machine_types=["a2-*", "e2-*", "n2-standard-2"])
@@ -419,7 +421,7 @@ class TestOffers:
         )
         (one,) = priced.offers()
         assert (one.instance_type, one.price, one.spot) == ("a2-ultragpu-1g", Decimal(5), False)
-        assert one.hardware.local_disk_gib == 375
+        assert (one.hardware.local_disk_gib, one.hardware.gpu_memory_mib) == (375, 80 << 10)
 
     def test_without_a_price_list(self, world: GoogleWorld) -> None:
         world.refuse("cloudbilling.services.skus.list", 403, "accessNotConfigured", times=100)
@@ -553,6 +555,25 @@ class TestCheck:
         findings = {one.subject: one for one in world.provider(CLUSTER, **words).check([])}
         assert findings[subject].ok is False, findings
         assert part in findings[subject].remedy
+
+    @pytest.mark.parametrize(
+        ("rule", "open_ports"),
+        [
+            ({"allowed": [{"IPProtocol": "tcp"}]}, [True, True]),
+            ({"allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}, [True, None]),
+            ({"targetTags": ["burst", "web"], "allowed": [{"IPProtocol": "all"}]}, [True, True]),
+            ({"targetTags": ["web"], "allowed": [{"IPProtocol": "all"}]}, [None, None]),
+            ({"targetServiceAccounts": ["a@b"], "allowed": [{"IPProtocol": "all"}]}, [None, None]),
+            ({"direction": "EGRESS", "allowed": [{"IPProtocol": "all"}]}, [None, None]),
+            ({"disabled": True, "allowed": [{"IPProtocol": "all"}]}, [None, None]),
+            ({"allowed": [{"IPProtocol": "udp"}, {"IPProtocol": "tcp", "ports": ["6800-6900"]}]}, [None, True]),
+            ({"denied": [{"IPProtocol": "all"}]}, [None, None]),
+        ],
+    )
+    def test_firewall_rules(self, world: GoogleWorld, rule: dict[str, Any], open_ports: list[bool | None]) -> None:
+        world.project.firewalls = [{"name": "a", **rule}]
+        findings = {one.subject: one for one in world.provider(CLUSTER).check([])}
+        assert [findings["port 22"].ok, findings["port 6818"].ok] == open_ports
 
     def test_quotas_tell_how_many_machines_there_is_room_for(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER, machine_types=["n2-standard-8", "g2-standard-8"])

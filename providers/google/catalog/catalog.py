@@ -14,13 +14,15 @@ from burstd.domain.errors import BadRequest
 from burstd.domain.slurm.shape import Gres, Shape
 from providers.cache import CachedValue
 from providers.google.calls import GoogleCalls
-from providers.google.catalog.prices import GooglePrices, HourlyPrice
+from providers.google.catalog.prices import GooglePrices, HourlyPrice, gpu_words
 from providers.google.labels import last_part
 from providers.google.settings import GoogleSettings
 
 _CACHE_S = 6 * 3600.0
 _ARCHITECTURES = {"X86_64": "x86_64", "ARM64": "aarch64"}
 _LOCAL_SSD_GIB = 375
+_GPU_GIB = {"a100": 40, "l4": 24, "p4": 8, "p100": 16, "t4": 16, "v100": 16}
+"""Of those whose name does not say. Source: https://cloud.google.com/compute/docs/gpus"""
 _GONE = ("OBSOLETE", "DELETED")
 
 
@@ -97,7 +99,7 @@ class GoogleCatalog:
             shape=Shape(kind.cpus, int(kind.memory_mib * settings.usable_memory), gres),
             price=price.amount + settings.address_price, currency=settings.currency, price_source=price.source,
             price_at=price.at, address_price=settings.address_price, egress_price=settings.egress_gb,
-            hardware=Hardware(kind.architecture, local_disk_gib=kind.local_disk_gib),
+            hardware=Hardware(kind.architecture, gpu_memory_mib(kind.gpu), kind.local_disk_gib),
         )  # fmt: skip
 
     def _gres_type(self, gpu: str) -> str:
@@ -145,6 +147,13 @@ class GoogleCatalog:
                         kinds[kind.name] = kind
             found[zone] = [kinds[name] for name in sorted(kinds)]
         return found
+
+
+def gpu_memory_mib(gpu: str) -> int:
+    """Of an accelerator type; 0: unknown."""
+    name = gpu_words(gpu)
+    said = re.search(r"\b(\d{1,4})gb\b", name)
+    return 1024 * (int(said[1]) if said else _GPU_GIB.get(name, 0))
 
 
 def parse_machine_type(said: Mapping[str, Any], gpu: str = "", gpus: int = 0) -> MachineType:

@@ -83,6 +83,7 @@ class Api:
             "compute.regions.get": (self._region, ("compute.regions.get",)),
             "compute.projects.get": (self._project, ("compute.projects.get",)),
             "compute.subnetworks.get": (self._subnetwork, ("compute.subnetworks.get",)),
+            "compute.firewalls.list": (self._firewalls, ("compute.firewalls.list",)),
             "cloudbilling.services.skus.list": (self._skus, ()),
             "cloudresourcemanager.projects.testIamPermissions": (self._test, ()),
         }
@@ -307,6 +308,12 @@ class Api:
             "kind": "compute#subnetwork", "name": SUBNETWORK, "ipCidrRange": "10.77.0.0/16", "purpose": "PRIVATE",
             "network": f"{HOST}projects/{self.project.name}/global/networks/burst", "privateIpGoogleAccess": True,
         }  # fmt: skip
+
+    def _firewalls(self, call: Call) -> Json:
+        network = f"{HOST}projects/{self.project.name}/global/networks/burst"
+        found = [{"kind": "compute#firewall", "direction": "INGRESS", "network": network, **rule}
+                 for rule in self.project.firewalls]  # fmt: skip
+        return self._flat("firewallList", found, call.query)
 
     def _skus(self, call: Call) -> Json:
         size, start = int(call.query.get("pageSize", 5000)), int(call.query.get("pageToken", "0"))
