@@ -582,6 +582,9 @@ class TestCheck:
         assert findings["quota N2_CPUS"].text == "0 of 48 vCPUs in use, room for 6 machines"
         assert findings["quota NVIDIA_L4_GPUS"].ok is False
         assert "to 1 or more" in findings["quota NVIDIA_L4_GPUS"].remedy
+        assert findings["quota GPUS_ALL_REGIONS"].text == "0 of 8 GPUs in use, room for 8 machines"
+        world.project.limits_everywhere["GPUS_ALL_REGIONS"] = 0
+        assert [one.ok for one in provider.check([]) if one.subject == "quota GPUS_ALL_REGIONS"] == [False]
 
     def test_where_google_cannot_be_reached(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER, endpoint="http://127.0.0.1:9")

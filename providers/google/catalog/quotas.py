@@ -14,7 +14,6 @@ from providers.google.catalog.catalog import GoogleCatalog, MachineType
 from providers.google.catalog.prices import gpu_words
 from providers.google.settings import GoogleSettings
 
-_ALWAYS = ("INSTANCES", "CPUS_ALL_REGIONS", "GPUS_ALL_REGIONS")
 _SHARED = ("e2", "n1", "f1", "g1")
 """Families whose processors count as ``CPUS``."""
 _UNITS = (("_GB", "GB"), ("GPUS", "GPUs"), ("CPUS", "vCPUs"), ("INSTANCES", "instances"), ("ADDRESSES", "addresses"))
@@ -45,7 +44,6 @@ class GoogleQuotas:
         ]
 
     def _wanted(self) -> Iterator[str]:
-        yield from _ALWAYS
         yield "SSD_TOTAL_GB" if self._settings.disk.type in ("pd-ssd", "pd-balanced") else "DISKS_TOTAL_GB"
         if self._settings.public_address:
             yield "IN_USE_ADDRESSES"
@@ -56,10 +54,11 @@ class GoogleQuotas:
 def metrics(kind: MachineType) -> dict[str, int]:
     """How much of which quotas a machine takes, on demand and as a Spot VM."""
     cpus = "CPUS" if kind.family in _SHARED else f"{kind.family.upper()}_CPUS"
-    found = {cpus: kind.cpus, "PREEMPTIBLE_CPUS": kind.cpus}
+    found = {"INSTANCES": 1} | dict.fromkeys((cpus, "PREEMPTIBLE_CPUS", "CPUS_ALL_REGIONS"), kind.cpus)
     if kind.gpus:
         gpu = gpu_words(kind.gpu).upper().replace(" ", "_")
         names = {gpu, gpu.removesuffix("_80GB") if gpu.startswith("H100") else gpu}
+        found["GPUS_ALL_REGIONS"] = kind.gpus
         found |= {f"{market}NVIDIA_{name}_GPUS": kind.gpus for name in names for market in ("", "PREEMPTIBLE_")}
     return found
 

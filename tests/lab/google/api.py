@@ -288,16 +288,15 @@ class Api:
             raise not_found(f"projects/{self.project.name}/regions/{call.path['region']}")
         return {
             "kind": "compute#region", "name": REGION, "status": "UP",
-            "zones": [f"{HOST}{self._at(zone)}" for zone in ZONES], "quotas": self._quotas(),
+            "zones": [f"{HOST}{self._at(zone)}" for zone in ZONES], "quotas": self._quotas(self.project.limits),
         }  # fmt: skip
 
     def _project(self, _: Call) -> Json:
-        quotas = [{"metric": "GPUS_ALL_REGIONS", "limit": 8.0, "usage": 0.0}]
+        quotas = self._quotas(self.project.limits_everywhere)
         return {"kind": "compute#project", "name": self.project.name, "quotas": quotas}
 
-    def _quotas(self) -> list[Json]:
+    def _quotas(self, limits: Mapping[str, float]) -> list[Json]:
         used = {"INSTANCES": float(len(self.project.instances))}
-        limits = self.project.limits
         return [{"metric": name, "limit": limit, "usage": used.get(name, 0.0)} for name, limit in limits.items()]
 
     def _subnetwork(self, call: Call) -> Json:

@@ -164,6 +164,7 @@ class Project:
             {"name": "home", "targetTags": ["burst"], "allowed": [{"IPProtocol": "tcp", "ports": ["22", "6000-7000"]}]},
             {"name": "web", "targetTags": ["web"], "allowed": [{"IPProtocol": "all"}]},
         ]
+        self.limits_everywhere = {"GPUS_ALL_REGIONS": 8.0}
         self.limits = {"INSTANCES": 100.0, "CPUS": 72.0, "N2_CPUS": 48.0, "NVIDIA_L4_GPUS": 8.0, "SSD_TOTAL_GB": 2048.0}
         self._requests: dict[str, Operation] = {}
         self._numbers = itertools.count(7_000_000_000_000_000_001)
