@@ -26,6 +26,8 @@ class CloudWorld(ABC):
     image: str
     page: int
     """Instances to a page of the providers made here; small, so that a few instances fill several."""
+    disk_bytes: int = 1 << 30
+    """Of the smallest persistent disk that the cloud makes, in whole GiB."""
 
     @abstractmethod
     def provider(self, cluster: str) -> Provider:

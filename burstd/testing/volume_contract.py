@@ -21,8 +21,6 @@ from burstd.testing.cloud_world import (
     terminate_all,
 )
 
-GIB = 1 << 30
-
 
 class VolumeContract:
     """A disk outlives the machines that it is attached to, and nobody takes it for what one of them left."""
@@ -35,7 +33,7 @@ class VolumeContract:
     def test_a_disk_is_no_leftover(self, world: CloudWorld) -> None:
         """It is found by its tag, in pages, by its own cluster alone; orphan removal does not touch it."""
         provider, neighbour = _provider(world, CLUSTER), _provider(world, OTHER_CLUSTER)
-        made = [_make_disk(world, provider, f"v{n}", (n + 1) * GIB) for n in range(world.page + 1)]
+        made = [_make_disk(world, provider, f"v{n}", (n + 1) * world.disk_bytes) for n in range(world.page + 1)]
         assert len({disk.id for disk in made}) == world.page + 1
         assert list(neighbour.disks()) == []
         assert [left for left in provider.leftovers() if left.id in {disk.id for disk in made}] == []
@@ -55,7 +53,7 @@ class VolumeContract:
         """Each call may be repeated, on one that is attached nothing but a detachment works, and the end of its machine
         leaves it."""
         provider = _provider(world, CLUSTER)
-        disk = _make_disk(world, provider, "v1", GIB)
+        disk = _make_disk(world, provider, "v1", world.disk_bytes)
         first, other = _machine(world, provider, "c1", disk), _machine(world, provider, "c2")
         _attach(world, provider, disk, first.id)
         provider.attach_disk(disk.id, first.id)
@@ -85,7 +83,7 @@ class VolumeContract:
         provider = _provider(world, CLUSTER)
         offer = world.offer(provider)
         with pytest.raises(BadRequest):
-            provider.create_disk(_request(world, "v1", "no-such-zone", offer.region, GIB))
+            provider.create_disk(_request(world, "v1", "no-such-zone", offer.region, world.disk_bytes))
         assert list(provider.disks()) == []
 
 

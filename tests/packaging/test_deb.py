@@ -94,6 +94,10 @@ def test_what_is_in_it(deb: Path) -> None:
         "usr/share/zsh/vendor-completions/_burstctl", "usr/share/fish/vendor_completions.d/burstctl.fish",
     ):  # fmt: skip
         assert f"./{wanted}" in members
+    described = {
+        Path(name).name for name, member in members.items() if "/discovery_cache/documents/" in name and member.isfile()
+    }
+    assert described == {f"{name}.v1.json" for name in ("compute", "cloudbilling", "cloudresourcemanager")}
     # Those of a wheel and no others; a node of the site's own has burstd-node-watch, and nothing else of burstd.
     units = {Path(name).name for name in members if name.startswith("./usr/lib/systemd/system/burstd")}
     assert units == {unit.name for unit in (PROJECT / "systemd").iterdir()} - {"burstd-node-watch.service"}

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.oauth2.credentials import Credentials as OAuthCredentials
 
 from burstd.domain.cloud.read_limits import ANSWER_BYTES, AnswerTooLarge, read_bounded
 from burstd.domain.errors import CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.aws.calls import AwsCalls
 from providers.aws.provider import AwsProvider
+from providers.google.calls import GoogleCalls
+from providers.google.provider import GoogleProvider
 from providers.openshift.client.calls import OpenShiftCalls
 from providers.openshift.client.quantities import parse_quantity
 from providers.openshift.provider import OpenShiftProvider
@@ -25,6 +28,7 @@ from providers.openstack.settings import OpenStackSettings
 from providers.parsing import malformed_as_unavailable
 from tests.doubles.lying_http import HttpLie, LyingServer, bomb, deep, endless, lying_server
 from tests.providers.aws.ec2 import settings as aws_settings
+from tests.providers.google.things import settings as google_settings
 from tests.providers.openshift.things import settings as openshift_settings
 from tests.providers.openstack.stub import serving
 
@@ -103,6 +107,22 @@ def _aws(server: LyingServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     calls.close()
 
 
+@contextmanager
+def _google(server: LyingServer, _: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
+    token = OAuthCredentials("t0")  # type: ignore[no-untyped-call, unused-ignore]
+    monkeypatch.setattr("google.auth.default", lambda scopes: (token, str(scopes)))
+    calls = GoogleCalls(google_settings(endpoint=server.url, timeout_s=10))
+
+    def ask(changes: bool) -> object:
+        place: dict[str, Any] = {"project": "physics", "zone": "europe-west4-a"}
+        if changes:
+            return calls.mutate("compute.instances.delete", "end a machine", instance="7", **place)
+        return list(calls.items("compute.instances.list", "list machines", **place))
+
+    yield ask
+    calls.close()
+
+
 def _lying(lie: Callable[[], HttpLie]) -> AbstractContextManager[LyingServer]:
     """What Nova has is told as it is: else nothing is asked of it."""
     link = {"rel": "self", "href": "/compute/v2.1/"}
@@ -113,7 +133,7 @@ def _lying(lie: Callable[[], HttpLie]) -> AbstractContextManager[LyingServer]:
     )
 
 
-READERS = {"openstack": _openstack, "openshift": _openshift, "aws": _aws}
+READERS = {"openstack": _openstack, "openshift": _openshift, "aws": _aws, "google": _google}
 
 
 @pytest.fixture(params=READERS)
@@ -156,6 +176,10 @@ def _pods(token: str) -> bytes:
     return json.dumps({"items": [], "metadata": {"resourceVersion": "1", "continue": token}}).encode()
 
 
+def _instances(token: str) -> bytes:
+    return json.dumps({"items": [], "nextPageToken": token}).encode()
+
+
 def _servers(token: str) -> bytes:
     return json.dumps({"servers": [], "servers_links": [{"rel": "next", "href": f"?marker={token}"}]}).encode()
 
@@ -165,7 +189,7 @@ def _servers(token: str) -> bytes:
 def test_a_list_that_comes_back_to_its_beginning(
     name: str, tokens: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = {"openstack": _servers, "openshift": _pods, "aws": _reservations}[name]
+    page = _PAGE_OF[name]
     turn = itertools.cycle(tokens)
     with (
         _lying(lambda: HttpLie(headers=_JSON, body=[page(next(turn))])) as server,
@@ -176,7 +200,7 @@ def test_a_list_that_comes_back_to_its_beginning(
         assert len(server.asked) <= len(tokens) + 3
 
 
-_PAGE_OF = {"openstack": _servers, "openshift": _pods, "aws": _reservations}
+_PAGE_OF = {"openstack": _servers, "openshift": _pods, "aws": _reservations, "google": _instances}
 _SLOW_S = 0.5
 
 
@@ -264,7 +288,7 @@ _STRANGE = [[], [[]], "x", [1], {"servers": [[]], "items": [[]]}, {"servers": ["
 
 
 @pytest.mark.parametrize("said", _STRANGE, ids=json.dumps)
-@pytest.mark.parametrize("name", ["openstack", "openshift"])
+@pytest.mark.parametrize("name", ["openstack", "openshift", "google"])
 def test_an_answer_of_another_form(name: str, said: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lie = HttpLie(headers=_JSON, body=[json.dumps(said).encode()])
     with (
@@ -277,6 +301,7 @@ def test_an_answer_of_another_form(name: str, said: object, tmp_path: Path, monk
 
 _SETTINGS: dict[Any, Callable[[], Any]] = {
     AwsProvider: aws_settings,
+    GoogleProvider: google_settings,
     OpenStackProvider: lambda: OpenStackSettings(networks=["n"], flavors=["*"]),
     OpenShiftProvider: openshift_settings,
 }

@@ -11,6 +11,7 @@ from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
 from burstd.testing.cloud_world import launch_and_wait
 from providers.aws import tags as aws_tags
 from providers.aws.listing import InstanceListing as AwsListing
+from providers.google import labels as google_labels
 from providers.openshift import labels as openshift_marks
 from providers.openstack.servers import metadata as openstack_marks
 from providers.sandbox.client import CloudApi, DirectApi
@@ -83,6 +84,13 @@ def test_openshift(labels: Mapping[str, Any]) -> None:
         "metadata": {"name": "p", "labels": dict(labels), "annotations": {"burstd/tags": '{"burstd-cluster":"ours"}'}}
     }
     assert not openshift_marks.belongs_to_cluster(pod, OURS)
+
+
+@STRANGE
+def test_google(labels: Mapping[str, Any]) -> None:
+    """Whatever its description says."""
+    machine = {"labels": dict(labels), "description": '{"burstd-cluster": "ours"}'}
+    assert not google_labels.belongs_to_cluster(machine, OURS)
 
 
 class _NoFilter:

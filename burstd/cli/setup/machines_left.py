@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from burstd.db import StoreReader
+from burstd.domain.claim import Claim
 from burstd.domain.errors import BurstdError
 from burstd.domain.volume import VolumeState
 from burstd.runtime.clock import SteadyClock
@@ -20,6 +21,7 @@ from burstd.settings.sections import ProviderSettings
 
 _ENDS = {
     "aws": "aws ec2 terminate-instances --region {region} --instance-ids {id}",
+    "google": "gcloud compute instances delete --project {project} --zone {zone} burstd-{claim}",
     "openstack": "openstack server delete {id}",
     "openshift": "kubectl delete pod --namespace {namespace} {id}",
 }
@@ -46,7 +48,7 @@ def left_in_clouds(settings: Path) -> LeftInClouds:
         return LeftInClouds()  # burstd has never run
     with StoreReader.open(database, SteadyClock()) as reader:
         claims = reader.claims()
-        ends = (_end(loaded.providers.get(claim.offer.provider), claim.instance_id) for claim in claims)
+        ends = (_end(loaded.providers.get(claim.offer.provider), claim) for claim in claims)
         return LeftInClouds(
             tuple(
                 f"{claim.slot}: {claim.offer.provider} {claim.instance_id or 'no instance yet'}, {claim.state.value}"
@@ -61,11 +63,12 @@ def left_in_clouds(settings: Path) -> LeftInClouds:
         )
 
 
-def _end(provider: ProviderSettings | None, instance_id: str) -> str:
+def _end(provider: ProviderSettings | None, claim: Claim) -> str:
     """The command that ends a machine; empty: nobody knows it."""
-    if provider is None or not instance_id:
+    if provider is None or not claim.instance_id:
         return ""
-    keys = {"region": "REGION", "namespace": "NAMESPACE", **provider.plugin_settings, "id": instance_id}
+    keys = {"region": "REGION", "namespace": "NAMESPACE", "project": "PROJECT", **provider.plugin_settings}
+    keys |= {"id": claim.instance_id, "claim": claim.id, "zone": claim.offer.zone}
     # To be pasted by root: what a cloud calls a machine is a word there, and nothing more.
     return _ENDS.get(provider.kind, "").format_map({key: shlex.quote(str(value)) for key, value in keys.items()})
 
