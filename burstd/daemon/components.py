@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 DAY_S = 86400.0
-MOST_LIFE_SIGN_S = 600.0
+MOST_LIFE_SIGN_S = 120.0
 """Machines hear of burstd at least this often: slurmctld feels nothing of it."""
 
 
@@ -151,8 +151,8 @@ def user_data(current: CurrentSettings) -> Callable[[Pool, str], str]:
         values = UserDataValues(
             settings.cluster, pool.name, provider, public,
             timezone=settings.node.timezone, packages=settings.node.packages, commands=settings.node.commands,
-            # Where the site starts slurmd its own way, nothing would stop the timer.
-            power_off_after_s=0 if settings.node.start_command else int(settings.node.unattended_h * 3600),
+            # A storage node is none of Slurm's, and has jobs' data: nothing there would hear of burstd.
+            power_off_after_s=int(settings.node.unattended_h * 3600) if pool.name in settings.pools else 0,
         )  # fmt: skip
         return render_user_data(values, settings.node.user_data, [munge_key.read_bytes()] if munge_key.exists() else [])
 
@@ -166,7 +166,8 @@ def poll_intervals(settings: Settings) -> PollIntervals:
         tick_s=daemon.tick_s,
         poll_s=daemon.poll_s,
         cloud_poll_s=daemon.cloud_poll_s,
-        life_sign_s=min(MOST_LIFE_SIGN_S, settings.node.unattended_h * 3600 / 4),
+        # Also where it is 0 by now: machines that started before go on listening.
+        life_sign_s=min(MOST_LIFE_SIGN_S, settings.node.unattended_h * 3600 / 4 or MOST_LIFE_SIGN_S),
     )
 
 
@@ -215,7 +216,8 @@ class DaemonComponents:
             fresh.poll_s,
             fresh.cloud_poll_s,
         )
-        self.intervals.life_sign_s = fresh.life_sign_s
+        # Machines that started before may want it as often as they did.
+        self.intervals.life_sign_s = min(self.intervals.life_sign_s, fresh.life_sign_s)
         if self.staging is not None:
             self.staging.reload(settings)
         self.mounts.reload(settings.mounts)

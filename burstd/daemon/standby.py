@@ -25,6 +25,7 @@ from burstd.db import StoreError
 from burstd.db.leadership import HeadRow, Leadership
 from burstd.domain.errors import BurstdError, SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plugins.provider import SelfCheck
+from burstd.domain.plugins.stager import ServerStarter
 from burstd.domain.storage_node import NodeBackedStore
 from burstd.node.ssh.key_pair import KeyUnusable
 from burstd.planner.offers.named_images import explicit_images
@@ -37,6 +38,7 @@ log = structlog.get_logger(__name__)
 
 TRY_EVERY_S = 1.0
 CHECK_EVERY_S = 3600.0
+CHECKS_LIMIT_S = 600.0
 CHECK_AGAIN_S = 60.0
 """After a check that has found a fault."""
 
@@ -69,9 +71,9 @@ def takeover_faults(loaded: LoadedSettings) -> Iterator[str]:
         try:
             with closing(chosen.plugin.make(name, settings.cluster, chosen.settings)) as store:
                 # burstd launches the node of such a store when there is data to stage.
-                if not (isinstance(store, NodeBackedStore) and store.node_spec is not None):
+                launched = isinstance(store, NodeBackedStore) and store.node_spec is not None
+                if not launched and not isinstance(store, ServerStarter):
                     next(iter(store.objects("in/")), None)
-                    store.free_bytes()
         except BurstdError as error:
             yield f"store {name} cannot be asked: {error}"
 
@@ -82,14 +84,19 @@ class TakeoverChecks:
     def __init__(self, loaded: LoadedSettings) -> None:
         self._loaded = loaded
         self._thread: threading.Thread | None = None
-        self._due = 0.0
+        self._due = self._begun = 0.0
         self.faults: tuple[str, ...] = ()
         """What the last one found."""
 
     def start_due(self) -> None:
         """Starts one that is due, unless the last still runs."""
-        if time.monotonic() < self._due or (self._thread is not None and self._thread.is_alive()):
+        if self._thread is not None and self._thread.is_alive():
+            if time.monotonic() > self._begun + CHECKS_LIMIT_S:
+                self.faults = (f"what a takeover needs has been asked for {CHECKS_LIMIT_S:.0f} s without an answer",)
             return
+        if time.monotonic() < self._due:
+            return
+        self._begun = time.monotonic()
         self._due = time.monotonic() + CHECK_EVERY_S
         self._thread = threading.Thread(target=self._check, name="takeover checks", daemon=True)
         self._thread.start()

@@ -23,6 +23,9 @@ _SECRETS = (
 )
 
 
+_ONCE = ("cloud-init-per", "instance", "burstd-unattended")
+
+
 class TemplateUnusable(BurstdError):
     """The template cannot be read, or what comes of it must not be sent."""
 
@@ -66,7 +69,8 @@ def render_user_data(values: UserDataValues, template: Path | None = None, secre
         raise TemplateUnusable(f"the cloud-init template {file} cannot be read: {error}") from None
     try:
         # JSON is YAML: no value can break out of its place.
-        rendered = string.Template(text).substitute(_placeholder_values(values))
+        early = "${power_off}" in text
+        rendered = string.Template(text).substitute(_placeholder_values(values, early=early))
     except KeyError as error:
         raise TemplateUnusable(f"{file} has a placeholder ${{{error.args[0]}}} that burstd does not know") from None
     except ValueError as error:
@@ -82,12 +86,15 @@ def node_json(cluster: str, pool: str, provider: str) -> str:
     return json.dumps({"cluster": cluster, "pool": pool, "provider": provider}, sort_keys=True) + "\n"
 
 
-def _placeholder_values(values: UserDataValues) -> dict[str, str]:
+def _placeholder_values(values: UserDataValues, *, early: bool) -> dict[str, str]:
+    """``early``: the template has a place for what powers the machine off; else that is the first of ``runcmd``."""
+    power_off = _power_off(values.power_off_after_s)
+    commands = values.commands if early or not power_off else (power_off, *values.commands)
     sections: dict[str, object] = {
         "timezone": values.timezone,
         "packages": list(values.packages),
         "mounts": [list(m) for m in values.mounts],
-        "runcmd": [c if isinstance(c, str) else list(c) for c in values.commands],
+        "runcmd": [c if isinstance(c, str) else list(c) for c in commands],
         **values.extra,
     }
     return {
@@ -95,20 +102,20 @@ def _placeholder_values(values: UserDataValues) -> dict[str, str]:
         "pool": json.dumps(values.pool),
         "provider": json.dumps(values.provider),
         "ssh_public_key": json.dumps(values.ssh_public_key),
-        "power_off": _power_off(values.power_off_after_s),
+        "power_off": f"- {json.dumps([*_ONCE, *power_off])}" if power_off else "",
         "node_json": json.dumps(node_json(values.cluster, values.pool, values.provider)),
         # cloud-init complains about sections that are there and empty.
         "extra": "\n".join(f"{key}: {json.dumps(value)}" for key, value in sections.items() if value),
     }
 
 
-def _power_off(after_s: int) -> str:
-    """A line of ``bootcmd``: slurmd.sh makes the file. No timer of systemd's, whose bus is not there so early."""
+def _power_off(after_s: int) -> list[str]:
+    """A command of cloud-init: watching.sh makes the file. No timer of systemd's, whose bus is not there so early."""
     if not after_s:
-        return ""
-    wait = f"sleep {after_s}; [ -e /run/burstd/node ] || systemctl poweroff || poweroff"
-    script = f"setsid sh -c '{wait}' </dev/null >/dev/null 2>&1 &"
-    return f"- {json.dumps(['cloud-init-per', 'instance', 'burstd-unattended', 'sh', '-c', script])}"
+        return []
+    is_node = "[ -e /run/burstd/node ] || grep -qsx slurmd /proc/[0-9]*/comm"
+    wait = f"sleep {after_s}; {is_node} || systemctl poweroff || poweroff"
+    return ["sh", "-c", f"setsid sh -c '{wait}' </dev/null >/dev/null 2>&1 &"]
 
 
 def _check_rendered(rendered: str, file: Path, secrets: Sequence[bytes]) -> None:

@@ -261,14 +261,15 @@ def start_slurmd(
         if not _WORD.match(word):
             raise ValueError(f"{word!r} is not allowed as an option of slurmd: use letters, digits and _.,:/=@%+-")
     with connect() as session:
+        if watch or verdicts or unattended:
+            # Before it can have jobs: burstd may be killed between the two.
+            _start_watch(session, slot, watch, verdicts, unattended or Unattended(0))
         # Where slurmctld is down slurmd goes on asking for its configuration: that need not be waited for.
         if command:
             filled = [w.replace("{slot}", slot).replace("{conf_server}", conf_server) for w in command]
             done = session.run(filled, timeout_s=60.0)
         else:
             done = session.script(_script("slurmd.sh"), *slurmd_arguments, timeout_s=60.0)
-        if done.rc == 0 and (watch or verdicts or unattended):
-            _start_watch(session, slot, watch, verdicts, unattended or Unattended(0))
     if done.rc != 0:
         kind = NoConfiguration if done.rc == _EX_TEMPFAIL else SlurmdNotStarted
         raise kind(f"slurmd did not start as {slot}: {done.last_line}")

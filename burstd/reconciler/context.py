@@ -39,7 +39,7 @@ class PollIntervals:
     image_polls: float = 4.0
     """The versions of images, where a cloud has them, at every so many polls of the cloud."""
     life_sign_s: float = 0.0
-    """burstd's sign of life for its machines; 0: they need none."""
+    """burstd's sign of life for its machines; 0: none is given."""
     validation_retry_s: float = 0.5
     call_retry_s: float = 2.0
     """First pause before a failed call is repeated; doubles to a minute."""

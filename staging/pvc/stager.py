@@ -42,6 +42,8 @@ os.execv(sys.executable, [sys.executable, "-I", "/proc/self/fd/%d" % file, *sys.
 class PvcStager(ServerStager):
     """Objects as files of a claim."""
 
+    starts_server = True
+
     def __init__(self, name: str, cluster: str, settings: PvcSettings) -> None:
         self._calls_lock = threading.Lock()
         self._calls: OpenShiftCalls | None = None

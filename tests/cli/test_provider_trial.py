@@ -44,7 +44,7 @@ class Trying:
     def run(self) -> dict[str, bool | None]:
         trial = ProviderTrial(
             self.provider, self.request(), SPEND, self.enter, self.findings.append, now=lambda: self.world.time,
-            pause=self.pause,
+            wall=lambda: self.world.time, pause=self.pause,
         )  # fmt: skip
         try:
             trial.run()
@@ -155,18 +155,22 @@ def test_whoever_interrupts_its_end_hears_what_may_run_on() -> None:
     assert machine.id in trying.findings[-1].text
 
 
-def test_a_trial_ends_the_machine_of_one_that_was_killed() -> None:
+@pytest.mark.parametrize(("age_s", "said", "left"), [(3600, "earlier trial", 1), (60, "another trial", 2)])
+def test_a_trial_ends_the_machine_of_one_that_was_killed_and_none_that_may_be_under_way(
+    age_s: int, said: str, left: int
+) -> None:
     trying = Trying()
     old = trying.request()
-    trying.provider.launch(
-        [LaunchRequest("c0", "ours-try-0", old.offer, old.image, old.user_data, {**old.tags, TAG_CLAIM: "c0"})]
-    )
+    tags = {**old.tags, TAG_CLAIM: "c0"}
+    trying.provider.launch([LaunchRequest("c0", "ours-try-0", old.offer, old.image, old.user_data, tags)])
     other = launch_request(trying.world, trying.provider, "node")
     trying.provider.launch([other])
     trying.world.until(lambda: len(list(trying.provider.instances())) == 2)
-    assert trying.run()["earlier trial"] is UNCLEAR
-    trying.world.until(lambda: len(trying.alive) == 1)
-    assert [one.request.tags[TAG_CLAIM] for one in trying.world.cloud.machines() if one.id in trying.alive] == ["node"]
+    trying.world.time += age_s
+    assert trying.run()[said] is UNCLEAR
+    trying.world.until(lambda: len(trying.alive) == left)
+    claims = {one.request.tags[TAG_CLAIM] for one in trying.world.cloud.machines() if one.id in trying.alive}
+    assert claims == ({"node"} if left == 1 else {"node", "c0"})
 
 
 def test_the_cheapest_that_a_pool_names_and_no_more_than_may_be_spent() -> None:
@@ -182,6 +186,8 @@ def test_the_cheapest_that_a_pool_names_and_no_more_than_may_be_spent() -> None:
     refused = choose_offer(offers, {"gpu": pools["gpu"]}, Decimal("0.05"))
     assert isinstance(refused, Finding)
     assert refused.text == (
-        "the cheapest, sky/here/a/gpu4/spot, costs 0.077 EUR for 5 min, and no more than 0.05 may be"
+        "the cheapest, sky/here/a/gpu4/spot, costs 0.0767 EUR for 5 min, and no more than 0.05 may be"
     )
+    enough = choose_offer(offers, {"gpu": pools["gpu"]}, Decimal(refused.remedy.split()[1]))
+    assert isinstance(enough, tuple), "what it asks for is enough"
     assert isinstance(choose_offer(offers, {}, SPEND), Finding)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from operator import attrgetter
@@ -579,3 +579,18 @@ def test_every_setting_that_is_read_at_the_start_only_says_so_and_stays_as_it_wa
     assert lines
     assert all(line.startswith(key) and line.endswith(" (waits for a restart)") for line in lines), lines
     assert settings_until_restart(old, new) == old
+
+
+def test_machines_that_listen_go_on_hearing_of_burstd_and_storage_nodes_never_power_themselves_off(
+    daemon: AssembledDaemon, said: str
+) -> None:
+    """The last: it reloads other settings than the file's."""
+    assert said
+    settings, context = daemon.components.current_settings.settings, daemon.components.reconciler._executor._context
+    assert "poweroff" in context.user_data(daemon.pool, "sky")
+    assert "poweroff" not in context.user_data(replace(daemon.pool, name="store:near"), "sky")
+    for hours in (0.01, 12.0, 0.0):
+        node = settings.node.model_copy(update={"unattended_h": hours})
+        daemon.components.reload(settings.model_copy(update={"node": node}))
+        assert daemon.components.intervals.life_sign_s == 0.01 * 3600 / 4
+    assert "poweroff" not in context.user_data(daemon.pool, "sky")

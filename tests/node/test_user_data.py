@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from burstd.node.user_data import TemplateUnusable, UserDataValues, default_template, render_user_data
 from burstd.share import share_path
@@ -98,6 +100,22 @@ def test_a_template_that_cannot_be_used(tmp_path: Path, text: str, message: str)
     file.write_text(text, encoding="utf-8")
     with pytest.raises(TemplateUnusable, match=message):
         render_user_data(VALUES, file)
+
+
+def test_what_powers_a_machine_off_has_its_place_in_every_template(tmp_path: Path) -> None:
+    """At the boot with ours; a site's own that is older has it done before all other commands."""
+    values = replace(VALUES, power_off_after_s=7200, commands=("true",))
+    ours = yaml.safe_load(render_user_data(values))
+    assert ours["bootcmd"][1][:3] == ["cloud-init-per", "instance", "burstd-unattended"]
+    assert "sleep 7200" in ours["bootcmd"][1][-1]
+    assert ours["runcmd"] == ["true"]
+    older = tmp_path / "older"
+    older.write_text("#cloud-config\n${extra}\n", encoding="utf-8")
+    command, last = yaml.safe_load(render_user_data(values, older))["runcmd"]
+    assert "sleep 7200" in command[-1]
+    assert last == "true"
+    never = replace(values, power_off_after_s=0)
+    assert "poweroff" not in render_user_data(never) + render_user_data(never, older)
 
 
 def test_a_template_that_is_not_there(tmp_path: Path) -> None:

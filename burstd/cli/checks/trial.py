@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
+from decimal import ROUND_UP, Decimal
 from functools import partial
 from pathlib import Path
 
@@ -70,9 +70,10 @@ def choose_offer(offers: Iterable[Offer], pools: Mapping[str, Pool], spend: Deci
         return Finding("offers", False, "no pool names an offer of this provider", "see burstctl provider offers --all")
     _, _, pool, offer = min(found, key=lambda one: one[:2])
     if affordable_s(offer, spend) < LEAST_S:
-        least = money_text(Money(amount=offer.price * Decimal(LEAST_S) / 3600, currency=offer.currency))
+        amount = (offer.price * Decimal(LEAST_S) / 3600).quantize(Decimal("0.0001"), ROUND_UP)
+        least = f"{amount} {offer.currency}"
         text = f"the cheapest, {offer.id}, costs {least} for {duration_text(LEAST_S)}, and no more than {spend} may be"
-        return Finding("offers", False, text, f"--spend {least.split()[0]} or more")
+        return Finding("offers", False, text, f"--spend {least.split(maxsplit=1)[0]} or more")
     return pool, offer
 
 
@@ -82,11 +83,11 @@ class ProviderTrial:
     def __init__(
         self, provider: Provider, request: LaunchRequest, spend: Decimal, enter: Callable[[Instance], str],
         say: Callable[[Finding], None], *, now: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
+        wall: Callable[[], float] = time.time, pause: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         """``enter`` enters a machine, and says what it is; raises NodeNotReady, NodeRefused, ProviderError."""
         self._provider, self._request, self._spend, self._enter = provider, request, spend, enter
-        self._say_finding, self._now, self._pause = say, now, pause
+        self._say_finding, self._now, self._wall, self._pause = say, now, wall, pause
         self._began = now()
         self._offer = request.offer
         self._ids: set[str] = set()
@@ -122,10 +123,12 @@ class ProviderTrial:
 
     def _end_earlier(self) -> None:
         """A trial that was killed has left its machine."""
-        left = [one for one in self._provider.instances() if TAG_TRIAL in one.tags and not one.state.ended]
-        if left:
-            self._provider.terminate([one.id for one in left])
-            self._say("earlier trial", None, f"its machine is ended: {', '.join(one.id for one in left)}")
+        for one in [one for one in self._provider.instances() if TAG_TRIAL in one.tags and not one.state.ended]:
+            if self._wall() - one.launched < MOST_S + GONE_S:
+                self._say("another trial", None, f"its machine is left alone, it may be under way: {one.id}")
+            else:
+                self._provider.terminate([one.id])
+                self._say("earlier trial", None, f"its machine is ended: {one.id}")
 
     def _launch(self) -> bool:
         """Whether there is, or may be, a machine."""
@@ -214,7 +217,10 @@ class ProviderTrial:
                       "end them by the cloud's console")  # fmt: skip
         elif self._ids:
             self._say("end", True, f"the cloud lists it no more {self._since()}")
-            self._look_for_leftovers()
+            try:
+                self._look_for_leftovers()
+            except ProviderError as error:
+                self._say("leftovers", None, str(error))
             self._count()
 
     def _named(self) -> str:
@@ -256,7 +262,7 @@ class ProviderTrial:
 
     def _count(self) -> None:
         seconds = self._now() - self._began
-        cost = self._offer.price * Decimal(seconds) / 3600
+        cost = len(self._ids) * self._offer.price * Decimal(seconds) / 3600
         most = money_text(Money(amount=cost, currency=self._offer.currency))
         self._say("cost", cost <= self._spend, f"at most {most} for {duration_text(seconds)}, by the offer's price")
 
@@ -298,6 +304,7 @@ class TrialGround:
                 power_off_after_s=math.ceil(affordable_s(offer, spend)),
             ),
             settings.node.user_data,
+            [settings.node.munge_key.read_bytes()] if settings.node.munge_key.exists() else [],
         )  # fmt: skip
         image = configured_image(pool, offer)
         if isinstance(self._provider, VersionedImages):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime
 from decimal import Decimal
 from http import HTTPStatus
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,8 +145,12 @@ def try_provider(
     """
     from burstd.api.answers.providers import CheckView, FindingView
 
+    if not isfinite(spend):
+        burstd.fail(ExitCode.USAGE, "--spend takes an amount of money.")
     settings = read_settings(burstd, file)
-    _refuse_beside_a_daemon(burstd, settings.cluster)
+    _refuse_beside_a_daemon(burstd, settings)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     findings: list[Finding] = []
 
     def say(finding: Finding) -> None:
@@ -207,22 +213,28 @@ def _check_in_process(burstd: ApiClient, name: str, file: Path) -> Any:
         return CheckView.from_findings(name, provider.check(images), None).model_dump(mode="json")
 
 
-def _refuse_beside_a_daemon(burstd: ApiClient, cluster: str) -> None:
+def _refuse_beside_a_daemon(burstd: ApiClient, settings: Settings) -> None:
     """Ends the program where a burstd works for the cluster: it would end the machine, which it did not launch."""
-    try:
-        status, answer = burstd.request_status("GET", "/status")
-    except DaemonNotRunning:
-        return
-    except DaemonUnreachable as error:
-        burstd.fail(ExitCode.UNREACHABLE, str(error))
-    # A standby, whose leader works on another head, answers with an error.
-    if status != HTTPStatus.OK or answer["daemon"]["cluster"] == cluster:
+    cluster, other = settings.cluster, "take a file with another cluster and the same provider (--config)"
+    if settings.daemon.standby:
         burstd.fail(
             ExitCode.NEGATIVE,
-            f"burstd works for cluster {cluster}, and ends machines of it that it did not launch. Stop it for the "
-            "trial (systemctl stop burstd: jobs go on), or take a file with another cluster and the same provider "
-            "(--config).",
+            f"The cluster {cluster} has two heads, and burstd on the other one would end the machine, which it did not "
+            f"launch: {other}, without standby.",
         )
+    for client in (burstd, ApiClient(settings.daemon.runtime_dir / "control.sock", as_json=burstd.json)):
+        try:
+            status, answer = client.request_status("GET", "/status")
+        except DaemonNotRunning:
+            continue
+        except DaemonUnreachable as error:
+            burstd.fail(ExitCode.UNREACHABLE, str(error))
+        if status != HTTPStatus.OK or answer["daemon"]["cluster"] == cluster:
+            burstd.fail(
+                ExitCode.NEGATIVE,
+                f"burstd works for cluster {cluster}, and ends machines of it that it did not launch. Stop it for the "
+                f"trial (systemctl stop burstd: jobs go on), or {other}.",
+            )
 
 
 def _run_trial(

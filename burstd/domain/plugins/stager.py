@@ -153,6 +153,16 @@ class Stager(Protocol):
 
 
 @runtime_checkable
+class ServerStarter(Protocol):
+    """An optional ability: who asks it starts its server, in place of another's whose settings differ.
+
+    So a head that only wants to know whether it could lead does not ask.
+    """
+
+    starts_server: bool
+
+
+@runtime_checkable
 class InPlace(Protocol):
     """An optional ability: sources that nodes see as they are, so that nothing is sent."""
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from burstd.domain.slurm.job import Job, JobState
 from burstd.domain.slurm.shape import SHARD, Gres, SharedGpu
 
-LIFE_SIGN = "burstd-alive:"
-"""How Extra of a node begins where it is burstd's; the time of the head follows (node/scripts/watch.sh reads it)."""
+LIFE_SIGN = '{"burstd-alive":'
+"""How Extra of a node begins where it is burstd's (node/scripts/watch.sh reads it).
+
+JSON, as slurmctld with ``extra_constraints`` takes nothing else.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,6 @@ if [ -n "$others" ]; then
 fi
 
 install -d -m 0755 /run/slurm /var/log/slurm /etc/burstd /run/burstd
-# It is a node now: its user data does not power it off any more.
-: >/run/burstd/node
 # Where a pool limits GPU memory by MPS, slurm.conf names this TaskProlog for every node.
 [ -e /etc/burstd/task-prolog ] || ln -sfn /bin/true /etc/burstd/task-prolog
 if [ -n "$with_systemd" ]; then

@@ -9,12 +9,15 @@
 # $3: "own" for a node of the site's own: its jobs are never requeued; what it has said is taken back when a disk has room,
 # or a mount is there, again; and it is said once, as a person may overrule it. Empty for a machine of burstd's.
 # $4: after so many seconds without a sign of burstd's life (Extra of the node, which burstd writes anew every few minutes)
-# the machine powers itself off; 0 or empty: never. $5: folder of jobs' data, and $6: so many seconds longer it stays
-# while there is some. A job that runs is never cut off.
+# the machine powers itself off; 0 or empty: never. $5: folder of jobs' data, and $6: so many seconds after the last sign or
+# job it stays while there is some. A job that runs is never cut off.
 set -u
 LC_ALL=C
 PATH=/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin
 export LC_ALL PATH
+# A pod whose user has no name has one there.
+# shellcheck source=/dev/null
+[ ! -r /run/burstd/environment ] || . /run/burstd/environment
 name=$1
 folder=$2
 own=${3:-}
@@ -30,6 +33,7 @@ jobs=${5:-}
 longer=${6:-0}
 sign=
 heard=
+worked=
 next_sign=0
 
 # Up to 4 s, by chance.
@@ -144,10 +148,12 @@ note() {
     ! timeout 20 scontrol update NodeName="$name" Comment="$text" || noted=$text
 }
 
+# Whether a step of a job is here. "slurmstepd infinity" holds a cgroup and is none.
 runs_a_job() {
     for directory in /proc/[0-9]*; do
         { read -r program <"$directory/comm"; } 2>/dev/null || continue
-        [ "$program" != slurmstepd ] || return 0
+        [ "$program" = slurmstepd ] || continue
+        case $(tr '\0' ' ' <"$directory/cmdline" 2>/dev/null) in *infinity*) ;; *) return 0 ;; esac
     done
     return 1
 }
@@ -160,7 +166,25 @@ has_data() {
     return 1
 }
 
-# Powers the machine off where burstd has been silent for too long. An Extra that is somebody else's says nothing.
+# Whether slurmctld says that no job is here, and none can start. One that has jobs between two steps knows of them; a
+# slurmctld that does not answer starts nothing, and is given as long again.
+is_free() {
+    if ! timeout 20 sinfo -a -h -N -n "$name" -o %T >"$folder/state" 2>/dev/null; then
+        [ "$silent" -ge $((2 * alone)) ]
+        return
+    fi
+    case $(head -n 1 "$folder/state") in
+    "") return 1 ;;
+    drained* | *"~" | *"%" | *"!") return 0 ;;
+    down*) return 0 ;;
+    idle* | reserved* | maint* | planned*) drain "burstd: silent for $((silent / 3600)) h, powers itself off" ;;
+    esac
+    # If it has just been drained, the next look says whether a job was quicker.
+    return 1
+}
+
+# Powers the machine off where burstd has been silent for too long. An Extra that is somebody else's says nothing, and a
+# machine without Slurm's commands cannot hear.
 attend() {
     [ "$alone" -gt 0 ] || return 0
     read -r up _ </proc/uptime
@@ -169,21 +193,27 @@ attend() {
     every=$((alone / 12))
     [ "$every" -le 600 ] || every=600
     next_sign=$((up + every))
-    [ -n "$heard" ] || heard=$up
+    [ -n "$heard" ] || { heard=$up worked=$up; }
+    command -v scontrol >/dev/null || heard=$up
     new=$(timeout 20 scontrol -a -o show node "$name" 2>/dev/null | sed -n 's/.* Extra=\([^ ]*\).*/\1/p')
     case $new in
     "" | "$sign") ;;
-    "burstd-alive:"*) sign=$new heard=$up ;;
+    '{"burstd-alive":'*) sign=$new heard=$up ;;
     *) heard=$up ;;
     esac
+    ! runs_a_job || worked=$up
     silent=$((up - heard))
-    if [ "$silent" -lt "$alone" ] || runs_a_job; then return 0; fi
-    if has_data && [ "$silent" -lt $((alone + longer)) ]; then return 0; fi
-    # No job is to start here now; one that has just started stays.
-    drain "burstd: silent for $((silent / 3600)) h, powers itself off" || :
-    ! runs_a_job || return 0
+    if [ "$silent" -lt "$alone" ] || [ "$worked" -eq "$up" ]; then return 0; fi
+    if has_data && { [ "$silent" -lt $((alone + longer)) ] || [ $((up - worked)) -lt "$longer" ]; }; then return 0; fi
+    is_free && ! runs_a_job || return 0
     echo "no sign of burstd's life for $silent s: powers off"
-    if [ -d /run/systemd/system ]; then systemctl poweroff; else kill -TERM 1; fi
+    if [ -r /burstd/start.sh ]; then
+        kill -TERM 1
+    elif [ -d /run/systemd/system ]; then
+        systemctl poweroff
+    else
+        poweroff 2>/dev/null || kill -TERM 1
+    fi
 }
 
 if [ -s "$folder/verdicts" ]; then

@@ -42,3 +42,5 @@ else
     setsid "$@" </dev/null >/dev/null 2>&1 &
     echo $! >"$folder/watch.pid"
 fi
+# From here on the watch decides, and not the user data (node.yaml.in).
+: >"$folder/node"

@@ -41,7 +41,7 @@ class LifeSigns:
         ]  # fmt: skip
         if not nodes:
             return
-        sign = f"{LIFE_SIGN}{int(self._context.clock.wall())}"
+        sign = f"{LIFE_SIGN}{int(self._context.clock.wall())}}}"
         self._call.in_flight = True
 
         def done(result: Exception | None) -> None:

@@ -20,6 +20,7 @@ import pytest
 from burstd.domain.errors import SchedulerRefused, SchedulerUnavailable
 from burstd.domain.slurm.job import JobState
 from burstd.domain.slurm.job_update import JobUpdate
+from burstd.domain.slurm.node import LIFE_SIGN
 from burstd.domain.slurm.shape import Gres
 from burstd.testing.slurm.cluster import (
     ClusterUnderTest,
@@ -277,8 +278,9 @@ class SchedulerContract(JobsContract):
         scheduler.resume([slot, other])
         assert not find_node(cluster, slot).drained
         assert find_node(cluster, slot).extra == ""
-        scheduler.set_extra([slot, other], "burstd-alive:1")
-        assert [find_node(cluster, name).extra for name in (slot, other, dead)] == ["burstd-alive:1"] * 2 + [""]
+        sign = f"{LIFE_SIGN}1}}"
+        scheduler.set_extra([slot, other], sign)
+        assert [find_node(cluster, name).extra for name in (slot, other, dead)] == [sign, sign, ""]
         cluster.kill(dead)
         scheduler.down([dead], "burstd: it died")
         assert find_node(cluster, dead).state == "DOWN"
