@@ -84,16 +84,17 @@ def _credential(settings: AzureSettings, limits: dict[str, Any]) -> _Credential:
         return ManagedIdentityCredential(client_id=settings.client_id or None, **limits)
     # Another authority is no party to Microsoft's list of authorities.
     limits |= {"authority": settings.authority, "disable_instance_discovery": settings.authority != _PUBLIC}
-    file = settings.secret_file or settings.certificate_file
-    assert file is not None
-    content = _read(file)
     try:
         if settings.secret_file:
-            return ClientSecretCredential(settings.tenant, settings.client_id, content.decode().strip(), **limits)
+            secret = _read(settings.secret_file).decode().strip()
+            return ClientSecretCredential(settings.tenant, settings.client_id, secret, **limits)
+        content = _read(settings.certificate_file or Path())
         return CertificateCredential(settings.tenant, settings.client_id, certificate_data=content, **limits)
     except ValueError:
         # Without its words, in which the content may be.
-        raise AuthFailed(f"{file} holds no secret, or no certificate with its private key as PEM") from None
+        raise AuthFailed(
+            "secret_file holds no secret, or certificate_file no certificate with its private key of RSA as PEM"
+        ) from None
 
 
 def _read(file: Path) -> bytes:

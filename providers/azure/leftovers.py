@@ -55,7 +55,7 @@ class AzureLeftovers:
     def _strange(self, _: str, said: Resource) -> str:
         return "" if belongs_to_cluster(said, self._cluster) else str(said["name"])
 
-    def _delete_all(self, kind: str, things: Sequence[Resource]) -> list[None | ProviderError]:
+    def _delete_all(self, kind: str, things: Sequence[Resource]) -> list[ProviderError | None]:
         names = [str(said["name"]) for said in things]
         return BatchCall(self._settings.side_by_side).call_each(partial(self._delete, kind), names)
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 from burstd.domain.cloud.instance import TAG_CLAIM, Instance, InstanceState
-from burstd.domain.errors import CloudUnavailable, NotFound
+from burstd.domain.errors import CloudUnavailable, NotFound, OutcomeUnknown, RateLimited
 from providers.azure.calls import AzureCalls, Resource
 from providers.azure.errors import kind_for_code
 from providers.azure.resources import (
@@ -82,12 +82,11 @@ class MachineListing:
         """All that bear our tag, page by page; those that are gone are not listed."""
         addresses: dict[str, str] = {}
         failures: dict[str, _Failure] = {}
-        listed, names = False, set[str]()
+        known, listed, names = dict(self._addresses), False, set[str]()
         for page in self._calls.page_by_page(self._calls.in_group(MACHINES), "list machines"):
             ours = [said for said in page if belongs_to_cluster(said, self._cluster)]
-            known = {**self._addresses, **addresses}
             if not listed and any(said["name"].lower() not in known for said in ours):
-                known = self._read_addresses()
+                known |= self._read_addresses()
                 listed = True
             for said in ours:
                 name = said["name"].lower()
@@ -192,7 +191,8 @@ class MachineListing:
                 error = kind_for_code(code, text)
                 # An extension that somebody else put on it, such as a site's policy.
                 harmless = code.startswith("VMExtension") and _power(codes) == "running"
-                return _Failure(f"{text} ({code})", error.cause if error else "", harmless=harmless)
+                cause = error.cause if error and not issubclass(error, OutcomeUnknown | RateLimited) else ""
+                return _Failure(f"{text} ({code})", cause, harmless=harmless)
         return _Failure("Azure does not say why it failed", "", harmless=False)
 
 

@@ -50,7 +50,7 @@ class AzureSettings(BaseModel):
     secret_file: Path | None = Field(default=None, json_schema_extra={"secret": True})
     """The service principal's client secret, and nothing else."""
     certificate_file: Path | None = Field(default=None, json_schema_extra={"secret": True})
-    """Instead of a secret: certificate and private key, as PEM."""
+    """Instead of a secret: a certificate with its private key of RSA, as PEM."""
     endpoint: Url = "https://management.azure.com"
     """Of Azure Resource Manager: another in a sovereign cloud, or behind a private link."""
     authority: Url = "https://login.microsoftonline.com"
@@ -79,7 +79,7 @@ class AzureSettings(BaseModel):
     security_type: Literal["", "Standard", "TrustedLaunch"] = ""
     """Empty: Azure's default for the image."""
     admin_key: str = Field(default="", pattern=r"^(ssh-\S+ \S.*|ecdsa-\S+ \S.*)?$")
-    """Public ssh key of the machines' first user ``azureuser``, for people; empty: one that nobody has the other half of."""
+    """Public ssh key of the machines' first user ``azureuser``, for people; empty: one whose other half nobody has."""
     gpus: dict[Name, str] = Field(default_factory=dict)
     """Pattern of sizes -> type of their GPUs in slurm.conf, before what burstd knows; ``""``: no GRES."""
     usable_memory: Annotated[float, Field(gt=0, le=1)] = 0.95

@@ -50,7 +50,7 @@ _FEW = 16
 """Free addresses of a subnet below which they soon run out."""
 _REMEDIES = ErrorRemedies(
     not_allowed=f"give burstd's identity the role {ROLE} ({DOC}, Rights)",
-    auth_failed=f"look at tenant, client_id, secret_file or certificate_file, and whether they expired ({DOC}, Credentials)",
+    auth_failed=f"look at tenant, client_id and the file with the secret, which may have expired ({DOC}, Credentials)",
     unavailable="let burstd's user reach Azure on port 443 (HTTPS_PROXY in the unit where there is a proxy)",
 )
 
@@ -190,13 +190,14 @@ def _quotas(at: CheckedGroup) -> Iterator[Verdict]:
         verdict = judge_room(
             f"{quota.used} of {quota.limit} {quota.unit} in use", quota.limit - quota.used, quota.limit,
             {f"{name} ({need} each)": need for name, need in needs.items()},
-            f"ask for {{}} or more in the portal (Quotas, {at.settings.location}, {quota.name}) or with 'az quota update'",
+            f"ask for {{}} or more in Azure's portal (Quotas, {at.settings.location}, {quota.name})",
         )  # fmt: skip
         yield replace(verdict, subject=f"quota {quota.name}")
 
 
 _CHECKS: tuple[Check[CheckedGroup], ...] = (
-    Check("credentials", _credentials, "set subscription and resource_group to what there is", required="credentials and a resource group"),
+    Check("credentials", _credentials, "set subscription and resource_group to what there is",
+          required="credentials and a resource group"),
     Check("rights", _rights),
     Check("offers", _offers, "mend what it names in the provider's table"),
     Check("instance types {}", _instance_types, "mend instance_types", lambda at: at.settings.instance_types),

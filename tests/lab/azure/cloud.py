@@ -18,8 +18,10 @@ from email.utils import format_datetime
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from azure.mgmt.compute import models as compute
+from azure.mgmt.network import models as network
+
 from tests.lab.azure import rights, schema
-from tests.lab.azure.schema import compute, network
 from tests.lab.azure.specs import LOCATION, SIZES
 
 SUBSCRIPTION = "5ab5c1de-0000-4000-8000-0123456789ab"
@@ -160,9 +162,13 @@ class AzureCloud:
         self.late: list[tuple[str, str]] = []
         """With what the next machines' creation fails."""
         self.lost = 0
-        """How many of the next PUTs have no answer."""
+        """How many of the next PUTs have no answer, or a 500 for one."""
+        self.lost_as = "cut"
+        self.endless = False
+        """Lists have no last page."""
         self.leaks: list[str] = []
         """Kinds of what the next machine that ends leaves behind."""
+        self.prices_down = False
         self.no_address = False
         """Network interfaces have none yet."""
 
@@ -213,6 +219,12 @@ class AzureCloud:
         with self._lock:
             self._behind.notice(name, self._clock() + notice_s)
             self._end(self.machines[name.lower()], self._clock() + notice_s)
+
+    def keep(self, kind: str, name: str, tags: Json) -> None:
+        """Somebody has such a thing, and no machine uses it."""
+        about = {"creationData": {"createOption": "Empty"}, "diskState": "Unattached"} if kind == _DISKS else {}
+        with self._lock:
+            self._keep(kind, name, tags, about)
 
     def switch_off(self, name: str, state: str = "deallocated") -> None:
         """Somebody does, or the machine itself."""
@@ -267,7 +279,7 @@ class AzureCloud:
             return self._statuses(query)
         if kind_name == "Microsoft.Compute/skus":
             assert query.keys() <= _OPTIONS | {"$filter"}
-            assert query["$filter"] == f"location eq '{LOCATION}'"
+            assert "$skiptoken" in query or query.get("$filter") == f"location eq '{LOCATION}'"
             return self._list(path, query, compute.ResourceSku, [one.sku() for one in SIZES.values()])
         if rest == f"Microsoft.Compute/locations/{LOCATION}/usages":
             return self._list(path, query, compute.Usage, self._usages())
@@ -377,10 +389,12 @@ class AzureCloud:
         if machine.fails is None:
             self._behind.running(machine, address)
         shown = self._shown(_MACHINES, made)
-        cut = self.lost > 0
-        self.lost -= cut
+        lost = self.lost > 0
+        self.lost -= lost
+        if lost and self.lost_as == "500":
+            raise Refused(500, "InternalServerError", "An internal error occurred.")
         operation = f"{self.url}{_ROOT}/providers/Microsoft.Compute/locations/{LOCATION}/operations/1"
-        return Answer(201, shown, {"Azure-AsyncOperation": operation}, cut=cut)
+        return Answer(201, shown, {"Azure-AsyncOperation": operation}, cut=lost)
 
     def _judge(self, said: Json, about: Json) -> None:
         """What Azure refuses at once."""
@@ -558,7 +572,9 @@ class AzureCloud:
         start = int(query.get("$skiptoken", 0))
         end = start + (self.page if path == f"{_HERE}/providers/{_MACHINES}" else self.other_page)
         found: Json = {"value": rows[start:end]}
-        if end < len(rows):
+        if self.endless:
+            start = end = 0
+        if self.endless or end < len(rows):
             found["nextLink"] = f"{self.url}{quote(path)}?api-version={query['api-version']}&%24skiptoken={end}"
         return Answer(200, found)
 
@@ -571,23 +587,23 @@ class AzureCloud:
 
     def _prices(self, query: dict[str, str]) -> Answer:
         self.calls["GET prices"] += 1
+        if self.prices_down:
+            return Answer(503, "<html>The service is unavailable</html>")
         assert query.keys() <= {"currencyCode", "$filter", "$skip"}, query
-        wanted = query["$filter"]
+        wanted, currency = query["$filter"], query["currencyCode"]
         assert f"armRegionName eq '{LOCATION}'" in wanted
         assert "serviceName eq 'Virtual Machines'" in wanted
         named = set(re.findall(r"armSkuName eq '([^']*)'", wanted))
-        rows = [
-            row for one in SIZES.values() if one.name in named for row in one.prices(query["currencyCode"].strip("'"))
-        ]
+        rows = [row for one in SIZES.values() if one.name in named for row in one.prices(currency.strip("'"))]
         start = int(query.get("$skip", 0))
         end = start + 5
-        more = "&".join(
-            (f"currencyCode={quote(query['currencyCode'])}", f"%24filter={quote(wanted)}", f"%24skip={end}")
-        )
-        return Answer(200, {
-            "BillingCurrency": "USD", "CustomerEntityId": "Default", "CustomerEntityType": "Retail", "Items": rows[start:end],
-            "NextPageLink": f"{self.url}/api/retail/prices?{more}" if end < len(rows) else None, "Count": len(rows[start:end]),
-        })  # fmt: skip
+        more = f"currencyCode={quote(currency)}&%24filter={quote(wanted)}&%24skip={end}"
+        found = {
+            "BillingCurrency": "USD", "CustomerEntityId": "Default", "CustomerEntityType": "Retail",
+            "Items": rows[start:end], "Count": len(rows[start:end]),
+            "NextPageLink": f"{self.url}/api/retail/prices?{more}" if end < len(rows) else None,
+        }  # fmt: skip
+        return Answer(200, found)
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).isoformat()

@@ -96,7 +96,7 @@ def _fields(model: Model) -> dict[str, tuple[Any, bool, bool]]:
     for base in reversed(model.__mro__):
         if base is not object and base.__module__.startswith("azure.mgmt."):
             names = {**vars(sys.modules[base.__module__]), "_models": package}
-            own = {name for name in vars(base).get("__annotations__", {})}
+            own = set(vars(base).get("__annotations__", {}))
             hints |= {name: kind for name, kind in get_type_hints(base, globalns=names).items() if name in own}
     return {
         field._rest_name: (hints[name], type(None) not in get_args(hints[name]), field._visibility == ["read"])

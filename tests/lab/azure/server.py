@@ -1,4 +1,4 @@
-"""The cloud by HTTPS, with Microsoft Entra ID's tokens beside it: ``with AzureServer(cloud, folder) as server: ...``."""
+"""The cloud by HTTPS, with Microsoft Entra ID's tokens: ``with AzureServer(cloud, folder) as server: ...``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import secrets
 import socket
 import ssl
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -47,11 +48,10 @@ class Login:
             assert headers.get("metadata") == "true"
             return self._token(self.identity, str(parse_qs(url.query)["resource"][0]))
         base = f"{self.url}/{TENANT}"
+        oauth = f"{base}/oauth2/v2.0"
         if url.path.endswith("/.well-known/openid-configuration"):
-            return Answer(200, {
-                "token_endpoint": f"{base}/oauth2/v2.0/token", "authorization_endpoint": f"{base}/oauth2/v2.0/authorize",
-                "issuer": f"{base}/v2.0",
-            })  # fmt: skip
+            places = {"token_endpoint": f"{oauth}/token", "authorization_endpoint": f"{oauth}/authorize"}
+            return Answer(200, {**places, "issuer": f"{base}/v2.0"})
         assert (method, url.path) == ("POST", f"/{TENANT}/oauth2/v2.0/token"), path
         if self.down:
             self.down -= 1
@@ -61,9 +61,7 @@ class Login:
         if "client_assertion" in words and client in self.certificates:
             key: Any = x509.load_pem_x509_certificate(self.certificates[client]).public_key()
             try:
-                jwt.decode(
-                    words["client_assertion"], key, ["PS256", "RS256", "ES256"], audience=f"{base}/oauth2/v2.0/token"
-                )
+                jwt.decode(words["client_assertion"], key, ["PS256", "RS256", "ES256"], audience=f"{oauth}/token")
             except jwt.InvalidTokenError as error:
                 return self._refused("AADSTS700027", f"The certificate is not registered: {error}")
         elif not words.get("client_secret") or words["client_secret"] != self.secrets.get(client):
@@ -94,8 +92,7 @@ class AzureServer:
         class Handler(_Handler):
             owner = server
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server((host, port), Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pair.cert, pair.key)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
@@ -111,6 +108,15 @@ class AzureServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever does not trust us hangs up; all else is for the log."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -139,7 +145,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    do_GET = do_PUT = do_POST = do_DELETE = _serve
+    def __getattr__(self, name: str) -> Any:
+        """``do_GET`` and all others are one."""
+        if name.startswith("do_"):
+            return self._serve
+        raise AttributeError(name)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class calls it
         """Nobody reads it."""

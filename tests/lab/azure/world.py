@@ -1,10 +1,17 @@
-"""The cloud as a world of the providers' contract: one resource group, a service principal for each cluster, its roles."""
+"""The cloud as a world of the contract: one resource group, a service principal for each cluster, burstd's roles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.plugins.provider import Provider
@@ -18,6 +25,7 @@ from tests.lab.azure.server import TENANT, AzureServer
 from tests.lab.azure.specs import LOCATION
 
 TYPES = ("Standard_D2s_v5", "Standard_NC4as_T4_v3")
+THINGS = ("Microsoft.Compute/disks", "Microsoft.Network/networkInterfaces", "Microsoft.Network/publicIPAddresses")
 _STEP_S, _PATIENCE_S = 1.0, 600.0
 _MACHINES = "Microsoft.Compute/virtualMachines"
 _ROLES = {
@@ -74,6 +82,24 @@ class AzureWorld(FaultWorld):
             (self._folder / f"{cluster}.secret").write_text(f"secret-of-{cluster}\n", encoding="ascii")
         return client
 
+    def certificate(self, cluster: str) -> Path:
+        """The cluster's own, with its private key, which must be of RSA, in the same file."""
+        key = rsa.generate_private_key(65537, 2048)
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, cluster)])
+        now = datetime.now(UTC)
+        made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        signed = made.not_valid_before(now).not_valid_after(now + timedelta(days=1)).sign(key, hashes.SHA256())
+        pem = signed.public_bytes(Encoding.PEM)
+        self.server.login.certificates[self.client(cluster)] = pem
+        both = self._folder / f"{cluster}.pem"
+        both.write_bytes(pem + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return both
+
+    def leave(self, name: str, tags: dict[str, str], kinds: Sequence[str] = THINGS) -> None:
+        """Things that no machine uses."""
+        for kind in kinds:
+            self.cloud.keep(kind, name, tags)
+
     def publish_image(self) -> tuple[str, str]:
         if not self._images:
             self.withdraw_image(self.image)
@@ -129,7 +155,7 @@ class AzureWorld(FaultWorld):
             cloud.leaks.append("Microsoft.Compute/disks")
 
     def close(self) -> None:
-        """Gives all connections back; fails the test where anything was said otherwise than Microsoft's models have it."""
+        """Gives all connections back. Nothing may have been said otherwise than Microsoft's models have it."""
         for one in self._providers:
             one.close()
         self.server.__exit__(None, None, None)
