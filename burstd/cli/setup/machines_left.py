@@ -20,6 +20,7 @@ from burstd.settings.sections import ProviderSettings
 
 _ENDS = {
     "aws": "aws ec2 terminate-instances --region {region} --instance-ids {id}",
+    "azure": "az vm delete --yes --force-deletion true --resource-group {resource_group} --name {id}",
     "openstack": "openstack server delete {id}",
     "openshift": "kubectl delete pod --namespace {namespace} {id}",
 }
@@ -65,7 +66,7 @@ def _end(provider: ProviderSettings | None, instance_id: str) -> str:
     """The command that ends a machine; empty: nobody knows it."""
     if provider is None or not instance_id:
         return ""
-    keys = {"region": "REGION", "namespace": "NAMESPACE", **provider.plugin_settings, "id": instance_id}
+    keys = {"region": "REGION", "namespace": "NAMESPACE", "resource_group": "GROUP", **provider.plugin_settings, "id": instance_id}
     # To be pasted by root: what a cloud calls a machine is a word there, and nothing more.
     return _ENDS.get(provider.kind, "").format_map({key: shlex.quote(str(value)) for key, value in keys.items()})
 

@@ -5,7 +5,6 @@ Names: https://learn.microsoft.com/azure/virtual-machines/vm-naming-conventions
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,9 +12,8 @@ from math import ceil
 from typing import Any
 
 _ARCHITECTURES = {"x64": "x86_64", "Arm64": "aarch64"}
-_ACCELERATOR = re.compile(r"Standard_[A-Z]+\d+(?:-\d+)?[a-z]*_([A-Z][A-Za-z0-9]+)(?:_v\d+)?")
 _GPUS = (
-    ("Standard_ND*rs_v4", "a100", 40), ("Standard_ND*_A100_v4", "a100", 80), ("Standard_NC*_A100_v4", "a100", 80),
+    ("Standard_ND*sr_v4", "a100", 40), ("Standard_ND*_A100_v4", "a100", 80), ("Standard_NC*_A100_v4", "a100", 80),
     ("Standard_NC*_H100_v5", "h100", 94), ("Standard_ND*_H100_v5", "h100", 80), ("Standard_ND*_H200_v5", "h200", 141),
     ("Standard_NC*_T4_v3", "t4", 16), ("Standard_ND*rs_v2", "v100", 32), ("Standard_NC*s_v3", "v100", 16),
     ("Standard_NV*_A10_v5", "a10", 0), ("Standard_NV*s_v3", "m60", 8), ("Standard_ND*_MI300X_v5", "mi300x", 192),
@@ -80,8 +78,9 @@ def gpu_of(size: str) -> tuple[str, int]:
     for pattern, name, memory in _GPUS:
         if fnmatchcase(size, pattern):
             return name, memory
-    found = _ACCELERATOR.fullmatch(size)
-    return (found[1].lower() if found else "", 0)
+    # Between the letters of what a size can and its version; an accelerator's name begins with a capital.
+    words = [word for word in size.split("_")[2:] if word[:1].isupper()]
+    return (words[-1].lower() if words else "", 0)
 
 
 def gres_type(size: AzureSize, named: Mapping[str, str]) -> str | None:
