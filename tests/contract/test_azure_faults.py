@@ -217,7 +217,7 @@ class TestCredentials:
         with pytest.raises(AuthFailed, match="gone cannot be read: No such file"):
             provider.offers()
 
-    def test_a_certificate(self, world: AzureWorld, tmp_path: Path) -> None:
+    def test_a_certificate(self, world: AzureWorld) -> None:
         pair = world.certificate(CLUSTER)
         provider = world.provider(CLUSTER, secret_file=None, certificate_file=pair)
         assert provider.offers()
@@ -247,7 +247,7 @@ class TestCredentials:
         launch_and_wait(world, provider, "c1", "c2", "c3")
         url, world.cloud.url = world.cloud.url, "https://elsewhere.example"
         before = world.calls()
-        with pytest.raises(CloudUnavailable, match="elsewhere.example, not at the endpoint"):
+        with pytest.raises(CloudUnavailable, match=r"elsewhere\.example, not at the endpoint"):
             list(provider.instances())
         assert world.calls() == before + 1
         world.cloud.url = url

@@ -66,7 +66,8 @@ def _end(provider: ProviderSettings | None, instance_id: str) -> str:
     """The command that ends a machine; empty: nobody knows it."""
     if provider is None or not instance_id:
         return ""
-    keys = {"region": "REGION", "namespace": "NAMESPACE", "resource_group": "GROUP", **provider.plugin_settings, "id": instance_id}
+    unnamed = {"region": "REGION", "namespace": "NAMESPACE", "resource_group": "GROUP"}
+    keys = {**unnamed, **provider.plugin_settings, "id": instance_id}
     # To be pasted by root: what a cloud calls a machine is a word there, and nothing more.
     return _ENDS.get(provider.kind, "").format_map({key: shlex.quote(str(value)) for key, value in keys.items()})
 

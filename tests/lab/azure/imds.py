@@ -29,11 +29,9 @@ class Guest:
     def announce(self, kind: str, not_before: float | None, *, of: str = "", status: str = "Scheduled") -> None:
         """A scheduled event; of this machine, unless it is said whose."""
         at = "" if not_before is None else format_datetime(datetime.fromtimestamp(not_before, UTC), usegmt=True)
-        self.events.append({
-            "EventId": f"{len(self.events)}", "EventStatus": status, "EventType": kind, "ResourceType": "VirtualMachine",
-            "Resources": [of or self.name], "NotBefore": at, "Description": "", "EventSource": "Platform",
-            "DurationInSeconds": -1,
-        })  # fmt: skip
+        about = {"EventType": kind, "EventStatus": status, "NotBefore": at, "Resources": [of or self.name]}
+        source = {"ResourceType": "VirtualMachine", "EventSource": "Platform", "DurationInSeconds": -1}
+        self.events.append({**about, **source, "EventId": f"{len(self.events)}", "Description": ""})
 
 
 class Imds:
