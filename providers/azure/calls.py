@@ -127,7 +127,7 @@ class AzureCalls:
     def _next_page(self, link: str, what: str) -> tuple[str, dict[str, Any]]:
         """Path and query of the next page. Our token goes nowhere but to the endpoint, whatever an answer says."""
         url = urlsplit(link)
-        if f"{url.scheme}://{url.netloc}".lower() != self._settings.endpoint.lower():
+        if url.netloc and f"{url.scheme}://{url.netloc}".lower() != self._settings.endpoint.lower():
             raise CloudUnavailable(f"cannot {what}: the next page is at {url.hostname}, not at the endpoint")
         return url.path, {key: values[-1] for key, values in parse_qs(url.query).items()}
 

@@ -13,15 +13,15 @@ from email.utils import parsedate_to_datetime
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def ask(path):
+def get(path):
     request = urllib.request.Request(sys.argv[1] + "/metadata/" + path, headers={"Metadata": "true"})
     with opener.open(request, timeout=2) as answer:
         return answer.read().decode()
 
 
 def main():
-    name = ask("instance/compute/name?api-version=2021-02-01&format=text").strip().lower()
-    events = json.loads(ask("scheduledevents?api-version=2020-07-01"))["Events"]
+    name = get("instance/compute/name?api-version=2021-02-01&format=text").strip().lower()
+    events = json.loads(get("scheduledevents?api-version=2020-07-01"))["Events"]
     ends = []
     for event in events:
         ours = name in [str(one).lower() for one in event["Resources"]]

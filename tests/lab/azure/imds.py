@@ -26,10 +26,10 @@ class Guest:
     address: str
     events: list[dict[str, Any]] = field(default_factory=list)
 
-    def announce(self, kind: str, not_before: float | None, *, of: str = "", status: str = "Scheduled") -> None:
+    def announce(self, kind: str, not_before: float | None, *, whose: str = "", status: str = "Scheduled") -> None:
         """A scheduled event; of this machine, unless it is said whose."""
         at = "" if not_before is None else format_datetime(datetime.fromtimestamp(not_before, UTC), usegmt=True)
-        about = {"EventType": kind, "EventStatus": status, "NotBefore": at, "Resources": [of or self.name]}
+        about = {"EventType": kind, "EventStatus": status, "NotBefore": at, "Resources": [whose or self.name]}
         source = {"ResourceType": "VirtualMachine", "EventSource": "Platform", "DurationInSeconds": -1}
         self.events.append({**about, **source, "EventId": f"{len(self.events)}", "Description": ""})
 

@@ -28,7 +28,7 @@ TYPES = ("Standard_D2s_v5", "Standard_NC4as_T4_v3")
 THINGS = ("Microsoft.Compute/disks", "Microsoft.Network/networkInterfaces", "Microsoft.Network/publicIPAddresses")
 _STEP_S, _PATIENCE_S = 1.0, 600.0
 _MACHINES = "Microsoft.Compute/virtualMachines"
-_ROLES = {
+ROLES = {
     f"/subscriptions/{SUBSCRIPTION}": rights.role_actions("role-subscription"),
     f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}".lower(): rights.role_actions("role"),
 }
@@ -77,7 +77,7 @@ class AzureWorld(FaultWorld):
         """The cluster's service principal; made when it is first asked for, with burstd's roles and no others."""
         client = f"c11e4700-0000-4000-8000-{cluster.encode().hex():0>12}"
         if client not in self.cloud.clients:
-            self.cloud.clients[client] = _ROLES
+            self.cloud.clients[client] = ROLES
             self.server.login.secrets[client] = f"secret-of-{cluster}"
             (self._folder / f"{cluster}.secret").write_text(f"secret-of-{cluster}\n", encoding="ascii")
         return client

@@ -9,14 +9,8 @@ from pydantic import ValidationError
 
 from providers.azure.catalog.sizes import gpu_of, gres_type, parse_size
 from providers.azure.resources import machine_of, zone_name, zone_number
-from providers.azure.settings import AzureSettings
 from tests.lab.azure.specs import LOCATION, SIZES
-
-GUID = "5ab5c1de-0000-4000-8000-0123456789ab"
-SUBNET = f"/subscriptions/{GUID}/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/s"
-WORDS = {
-    "subscription": GUID, "resource_group": "burst", "location": LOCATION, "subnet": SUBNET, "instance_types": ["*"],
-}  # fmt: skip
+from tests.providers.azure.samples import GUID, settings
 
 
 @pytest.mark.parametrize(
@@ -68,6 +62,6 @@ def test_zones_and_ids() -> None:
     ],
 )
 def test_settings_that_do_not_fit_are_named(words: dict[str, Any], says: str) -> None:
-    assert AzureSettings.model_validate(WORDS).address_price == 0
+    assert settings().address_price == 0
     with pytest.raises(ValidationError, match=says):
-        AzureSettings.model_validate(WORDS | words)
+        settings(**words)

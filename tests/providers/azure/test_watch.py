@@ -44,10 +44,10 @@ def heard(imds: Imds) -> str:
 def test_it_says_nothing_until_the_machine_is_taken_back(imds: Imds, guest: Guest) -> None:
     assert heard(imds) == ""
     guest.announce("Freeze", DEADLINE)
-    guest.announce("Preempt", DEADLINE, of="lab-gpu2-xyz")
+    guest.announce("Preempt", DEADLINE, whose="lab-gpu2-xyz")
     guest.announce("Preempt", DEADLINE, status="Completed")
     assert heard(imds) == ""
-    guest.announce("Preempt", DEADLINE, of="LAB-GPU1-ABC")
+    guest.announce("Preempt", DEADLINE, whose="LAB-GPU1-ABC")
     assert heard(imds) == f"interruption {DEADLINE}\n"
 
 
