@@ -68,6 +68,8 @@ _KINDS: dict[str, type[ProviderError]] = {
     # Its name's network interface is kept for another machine for three minutes: another name has another.
     "NicReservedForAnotherVm": ClientTokenSpent,
     "PreconditionFailed": AzureAlreadyExists,
+    # Where the condition is not heeded: a machine that is there would be changed.
+    "PropertyChangeNotAllowed": AzureAlreadyExists,
 }
 _STATUSES: dict[int, type[ProviderError]] = {
     401: AuthFailed, 403: NotAllowed, 404: NotFound, 412: AzureAlreadyExists, 429: RateLimited,

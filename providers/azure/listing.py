@@ -43,6 +43,7 @@ _STATES = {
 }
 _OFF = ("stopping", "stopped", "deallocating", "deallocated")
 """Power states of a machine that costs its disk at least and will not run by itself: nobody stops one of ours."""
+_MADE = ("provisioningstate/succeeded", "provisioningstate/failed")
 _NAME = re.compile(r"[A-Za-z0-9][-\w.]{0,63}")
 
 
@@ -103,9 +104,10 @@ class MachineListing:
     def instance(self, said: Resource, address: str = "", failure: _Failure | None = None) -> Instance:
         """One as Azure describes it, with what is known of it beside."""
         about, tags, state, error = properties_of(said), tags_of(said), _state(said), ""
+        if failure is not None and failure.harmless:
+            state, failure = InstanceState.RUNNING, None
         if failure is not None:
-            state = InstanceState.RUNNING if failure.harmless else state
-            error = "" if failure.harmless else failure.text
+            error = failure.text
         elif state is InstanceState.RUNNING and address:
             power = self._power.get().get(said["name"].lower(), "")
             if power in _OFF:
@@ -123,7 +125,7 @@ class MachineListing:
             address=address,
             launched=datetime.fromisoformat(about["timeCreated"]).timestamp() if about.get("timeCreated") else 0.0,
             error=error,
-            cause=failure.cause if failure and not failure.harmless else "",
+            cause=failure.cause if failure else "",
         )
 
     def console(self, instance_id: str) -> str:
@@ -173,7 +175,7 @@ class MachineListing:
             self._calls.in_subscription(MACHINES), "list power states of machines", statusOnly="true"
         ):
             codes = _codes(properties_of(said).get("instanceView") or {})
-            if said["id"].lower().startswith(group) and "provisioningstate/succeeded" in codes:
+            if said["id"].lower().startswith(group) and any(code.startswith(_MADE) for code in codes):
                 found[machine_of(said["id"])] = _power(codes)
         return found
 

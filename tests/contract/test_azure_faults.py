@@ -165,6 +165,16 @@ class TestRepeats:
         assert again.result.claim_id == "c1"
         assert held(world) == {MACHINES: 1, DISKS: 1, INTERFACES: 1}
 
+    def test_a_cloud_that_heeds_no_conditions_changes_no_machine(
+        self, world: AzureWorld, provider: AzureProvider
+    ) -> None:
+        world.cloud.heeds_conditions = False
+        asked = launch_request(world, provider, "c1")
+        first, again = (provider.launch([asked])[0].result for _ in range(2))
+        assert isinstance(first, Instance)
+        assert isinstance(again, Instance), repr(again)
+        assert first.id == again.id
+
     def test_a_list_that_lags_makes_none_look_gone_and_no_second(
         self, world: AzureWorld, provider: AzureProvider
     ) -> None:
@@ -282,6 +292,9 @@ class TestLives:
         launch_and_wait(world, provider, "c1")
         world.until(lambda: only(provider).state is not InstanceState.PENDING)
         assert (only(provider).state, only(provider).error) == (InstanceState.RUNNING, "")
+        world.cloud.switch_off(only(provider).id)
+        world.now += 61.0
+        assert only(provider).state is InstanceState.ERROR
 
     def test_one_in_the_making_is_ended_at_once(self, world: AzureWorld, provider: AzureProvider) -> None:
         world.cloud.boot_s = 1200.0

@@ -164,6 +164,8 @@ class AzureCloud:
         self.lost = 0
         """How many of the next PUTs have no answer, or a 500 for one."""
         self.lost_as = "cut"
+        self.heeds_conditions = True
+        """Of headers of requests; else a second PUT would change a machine."""
         self.endless = False
         """Lists have no last page."""
         self.leaks: list[str] = []
@@ -362,8 +364,10 @@ class AzureCloud:
     def _put(self, name: str, headers: Mapping[str, str], said: Json) -> Answer:
         schema.hold(compute.VirtualMachine, said, request=True)
         assert headers.get("if-none-match") == "*", "a machine would be changed"
-        if name.lower() in self.machines:
+        if name.lower() in self.machines and self.heeds_conditions:
             raise Refused(412, "PreconditionFailed", f"The resource '{name}' exists.")
+        if name.lower() in self.machines:
+            raise Refused(409, "PropertyChangeNotAllowed", "Changing property 'osProfile.customData' is not allowed.")
         about = said["properties"]
         self._judge(said, about)
         interface, address, public = self._make_interface(name, about)
