@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import requests
 from azure.core import PipelineClient
-from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.core.exceptions import AzureError
 from azure.core.pipeline.policies import UserAgentPolicy
 from azure.core.pipeline.transport import RequestsTransport
 from azure.core.rest import HttpRequest
-from azure.identity import CertificateCredential, ClientSecretCredential, ManagedIdentityCredential
+from azure.identity import (
+    CertificateCredential,
+    ClientSecretCredential,
+    CredentialUnavailableError,
+    ManagedIdentityCredential,
+)
+from requests.adapters import HTTPAdapter
 
 from burstd.domain.cloud.read_limits import read_bounded
 from burstd.domain.errors import AuthFailed, CloudUnavailable
@@ -20,7 +29,10 @@ from providers.azure.settings import AzureSettings
 from providers.http_errors import HttpResponse, short_message
 
 _CONNECT_S = 5.0
+_MAX_CONNECTIONS = 64
 _PUBLIC = "https://login.microsoftonline.com"
+_REFUSED = re.compile(r"AADSTS\d|Unable to get authority configuration")
+"""Codes of Microsoft Entra ID, and MSAL's words where there is no such tenant."""
 # What it warns of, our errors say.
 logging.getLogger("azure.identity").setLevel(logging.CRITICAL)
 
@@ -48,24 +60,26 @@ class AzureAccess:
         }  # fmt: skip
         self._credential = _credential(settings, {**limits, "retry_total": 0})
         self._client: PipelineClient[Any, Any] = PipelineClient(
-            settings.endpoint, policies=[UserAgentPolicy("burstd")], transport=RequestsTransport(**limits)
+            settings.endpoint,
+            policies=[UserAgentPolicy("burstd")],
+            transport=RequestsTransport(session=_session(), **limits),
         )
 
     def token(self) -> str:
         """Raises AuthFailed, and CloudUnavailable where nobody answers: nothing else has been sent by then."""
         try:
             return str(self._credential.get_token(self._scope).token)
-        except ClientAuthenticationError as error:
-            text = short_message(str(error), 300)
-            if error.response is None and "AADSTS" not in text:
-                raise CloudUnavailable(f"no token can be had: {text}") from None
-            raise error_for_login(text) from None
-        except (AzureError, ValueError) as error:
+        except CredentialUnavailableError as error:
+            raise error_for_login(str(error)) from None
+        except AzureError as error:
+            # azure-identity wraps whatever happens on the way, broken connections too.
+            if _REFUSED.search(str(error)):
+                raise error_for_login(str(error)) from None
             raise CloudUnavailable(f"no token can be had: {short_message(str(error), 300)}") from None
 
-    def send(self, method: str, url: str, query: dict[str, Any], headers: dict[str, str], body: Any) -> HttpResponse:
+    def send(self, method: str, url: str, query: Mapping[str, Any], headers: dict[str, str], body: Any) -> HttpResponse:
         """One request, sent once. Raises what azure-core does where no whole answer comes."""
-        request = HttpRequest(method, url, params=query, headers=headers, json=body)
+        request = HttpRequest(method, url, params=dict(query), headers=headers, json=body)
         response: Any = self._client.send_request(request, stream=True)
         try:
             text = read_bounded(response.iter_bytes()).decode(errors="replace")
@@ -77,6 +91,13 @@ class AzureAccess:
         """Gives connections back."""
         self._client.close()
         self._credential.close()
+
+
+def _session() -> requests.Session:
+    """Requests keeps ten connections, and writes a line for each more that it throws away."""
+    made = requests.Session()
+    made.mount("https://", HTTPAdapter(pool_maxsize=_MAX_CONNECTIONS))
+    return made
 
 
 def _credential(settings: AzureSettings, limits: dict[str, Any]) -> _Credential:

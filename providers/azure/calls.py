@@ -6,7 +6,6 @@ again and the call is made once more. Things are the JSON that Azure Resource Ma
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from burstd.domain.cloud.read_limits import BoundedList
 from burstd.domain.errors import AuthFailed, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
-from providers.azure.errors import error_for_response
+from providers.azure.errors import error_for_response, read_object
 from providers.azure.settings import AzureSettings
 from providers.http_errors import HttpResponse, short_message, surely_unsent
 from providers.parsing import read_date
@@ -24,9 +23,8 @@ from providers.parsing import read_date
 if TYPE_CHECKING:
     from providers.azure.access import AzureAccess
 
-_READS = ("GET", "HEAD")
 Resource = Mapping[str, Any]
-VERSIONS = {
+_VERSIONS = {
     "Microsoft.Compute/virtualMachines": "2026-04-01",
     "Microsoft.Compute/locations": "2026-04-01",
     "Microsoft.Compute/images": "2026-04-01",
@@ -42,6 +40,7 @@ VERSIONS = {
 }
 """Of the interface, by provider and type of resource, as in azure-mgmt-compute 39 and azure-mgmt-network 33; the last
 is of resource groups."""
+_VERSION_OF = {kind.lower(): version for kind, version in _VERSIONS.items()}
 
 
 class AzureCalls:
@@ -66,7 +65,11 @@ class AzureCalls:
 
     def query(self, path: str, what: str, **query: Any) -> Resource:
         """One GET. ``what``, in the infinitive, is for people."""
-        return self._call("GET", path, what, query, {}, None)
+        return self._call("GET", path, what, query, {}, None, changes=False)
+
+    def read_by_post(self, path: str, what: str, **query: Any) -> Resource:
+        """One POST that changes nothing."""
+        return self._call("POST", path, what, query, {}, None, changes=False)
 
     def mutate(
         self,
@@ -78,7 +81,7 @@ class AzureCalls:
         **query: Any,
     ) -> Resource:
         """One call that changes something, sent once; empty where Azure answers nothing."""
-        return self._call(method, path, what, query, dict(headers or {}), body)
+        return self._call(method, path, what, query, dict(headers or {}), body, changes=True)
 
     def pages(self, path: str, what: str, **query: Any) -> Iterator[Resource]:
         """The things of every page, each page asked for when it is needed; ends early only by raising."""
@@ -108,13 +111,11 @@ class AzureCalls:
 
     def public(self, url: str, what: str, **query: Any) -> HttpResponse:
         """One GET of an address that needs no credentials, or that has them in itself: it is in no message."""
-        return self._send(self._access(), "GET", url, what, query, {}, None)
+        return self._send(self._access(), "GET", url, what, query, {}, None, changes=False)
 
     def server_time(self) -> float:
         """Seconds since 1970 by Azure's clock, to the second."""
-        answer = self._authorized(
-            "GET", self.in_group(""), "read Azure's clock", {"api-version": VERSIONS[""]}, {}, None
-        )
+        answer = self._authorized("GET", self.in_group(""), "read Azure's clock", {}, {}, None, changes=False)
         return read_date(answer.headers.get("date", ""))
 
     def close(self) -> None:
@@ -132,27 +133,41 @@ class AzureCalls:
         return url.path, {key: values[-1] for key, values in parse_qs(url.query).items()}
 
     def _call(
-        self, method: str, path: str, what: str, query: Mapping[str, Any], headers: dict[str, str], body: Any
+        self,
+        method: str,
+        path: str,
+        what: str,
+        query: Mapping[str, Any],
+        headers: dict[str, str],
+        body: Any,
+        *,
+        changes: bool,
     ) -> Resource:
-        changes = method not in _READS
-        answer = self._authorized(method, path, what, {"api-version": _version(path), **query}, headers, body)
+        answer = self._authorized(method, path, what, query, headers, body, changes=changes)
         if answer.status >= 300:
             raise error_for_response(answer, what, changes=changes)
         if not answer.body:
             return {}
-        try:
-            said = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            said = None
-        if not isinstance(said, dict):
+        said = read_object(answer.body)
+        if said is None:
             unclear = OutcomeUnknown if changes else CloudUnavailable
             raise unclear(f"cannot {what}: the answer is no JSON object: is there a proxy in between?")
         return said
 
     def _authorized(
-        self, method: str, path: str, what: str, query: dict[str, Any], headers: dict[str, str], body: Any
+        self,
+        method: str,
+        path: str,
+        what: str,
+        query: Mapping[str, Any],
+        headers: dict[str, str],
+        body: Any,
+        *,
+        changes: bool,
     ) -> HttpResponse:
-        url = self._settings.endpoint + path
+        url, kind = self._settings.endpoint + path, _kind(path)
+        # That of a next page says it itself.
+        versioned = query if "api-version" in query else {"api-version": _VERSION_OF[kind.lower()], **query}
         for again in (False, True):
             access = self._access()
             try:
@@ -163,16 +178,16 @@ class AzureCalls:
                 raise
             signed = {**headers, "Authorization": f"Bearer {token}", "Accept": "application/json"}
             with self._counting:
-                self.call_counts[f"{method} {_kind(path)}"] += 1
-            answer = self._send(access, method, url, what, query, signed, body)
+                self.call_counts[f"{method} {kind}"] += 1
+            answer = self._send(access, method, url, what, versioned, signed, body, changes=changes)
             if answer.status != 401 or again:
                 return answer
             self._forget(access)
         raise AssertionError
 
     def _send(
-        self, access: AzureAccess, method: str, url: str, what: str, query: dict[str, Any], headers: dict[str, str],
-        body: Any,
+        self, access: AzureAccess, method: str, url: str, what: str, query: Mapping[str, Any],
+        headers: dict[str, str], body: Any, *, changes: bool,
     ) -> HttpResponse:  # fmt: skip
         try:
             return access.send(method, url, query, headers, body)
@@ -182,7 +197,7 @@ class AzureCalls:
             # Without the cause: an address that has its credentials in itself would be in a traceback.
             if surely_unsent(error):
                 raise CloudUnavailable(f"Azure cannot be reached to {what}: {_words(error)}") from None
-            unclear = OutcomeUnknown if method not in _READS else CloudUnavailable
+            unclear = OutcomeUnknown if changes else CloudUnavailable
             raise unclear(f"no answer came when burstd would {what}: {_words(error)}") from None
 
     def _access(self) -> AzureAccess:
@@ -208,10 +223,6 @@ def _words(error: BaseException) -> str:
 
 
 def _kind(path: str) -> str:
-    """``Microsoft.Compute/disks`` of a path, the innermost type of resource after the last ``providers``."""
-    _, found, rest = path.rpartition("/providers/")
-    return "/".join(rest.split("/")[:2]) if found else ""
-
-
-def _version(path: str) -> str:
-    return VERSIONS[_kind(path)]
+    """``Microsoft.Compute/disks`` of a path: the outermost type of resource. Letters may be of any case."""
+    start = path.lower().rfind("/providers/")
+    return "/".join(path[start:].split("/")[2:4]) if start >= 0 else ""

@@ -111,21 +111,26 @@ def error_for_response(answer: HttpResponse, what: str, *, changes: bool) -> Pro
     return kind(message, retry_after_s=pause)
 
 
+def read_object(body: str) -> dict[str, Any] | None:
+    """The JSON object that an answer is; None: it is none."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
 def error_for_login(text: str) -> ProviderError:
     """The error where Microsoft Entra ID gave no token."""
     return AuthFailed(
         f"Microsoft Entra ID gives burstd no token: {short_message(text, _LIMIT)}; look at tenant, client_id and the "
-        "secret's or certificate's file, and whether it has expired"
+        "file of the secret, which may have expired, or without tenant at the identity of the head's machine"
     )
 
 
 def _errors(body: str) -> Iterator[tuple[str, str]]:
     """Codes and texts in an answer, the outermost first; none where it is none of Azure's."""
-    try:
-        said = json.loads(body)
-    except ValueError:
-        return
-    waiting = [said.get("error")] if isinstance(said, dict) else []
+    waiting = [(read_object(body) or {}).get("error")]
     for one in waiting:
         if isinstance(one, Mapping) and one.get("code"):
             yield str(one["code"]), str(one.get("message") or "")

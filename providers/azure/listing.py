@@ -148,8 +148,8 @@ class MachineListing:
         until, url = self._consoles.get(name, (0.0, ""))
         if now >= until:
             path = f"{self._calls.in_group(MACHINES, instance_id)}/retrieveBootDiagnosticsData"
-            said = self._calls.mutate(
-                "POST", path, f"find the console of {instance_id}", sasUriExpirationTimeInMinutes=60
+            said = self._calls.read_by_post(
+                path, f"find the console of {instance_id}", sasUriExpirationTimeInMinutes=60
             )
             url = str(said["serialConsoleLogBlobUri"])
             self._consoles = {**self._consoles, name: (now + _CONSOLE_S, url)}

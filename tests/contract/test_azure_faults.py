@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -239,8 +240,23 @@ class TestCredentials:
     def test_the_identity_of_the_heads_machine(self, world: AzureWorld, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", world.server.url)
         world.server.login.identity = world.client(CLUSTER)
-        provider = world.provider(CLUSTER, tenant="", client_id="", secret_file=None)
-        assert provider.offers()
+        words: dict[str, Any] = {"tenant": "", "client_id": "", "secret_file": None}
+        assert world.provider(CLUSTER, **words).offers()
+        world.server.login.identity = ""
+        with pytest.raises(AuthFailed, match="the identity of the head's machine"):
+            world.provider(CLUSTER, **words).offers()
+
+    def test_a_tenant_that_is_not_there_is_no_matter_of_the_network(self, world: AzureWorld) -> None:
+        provider = world.provider(CLUSTER, tenant="00000000-0000-4000-8000-000000000000")
+        with pytest.raises(AuthFailed, match="look at tenant"):
+            provider.offers()
+
+    def test_without_microsofts_libraries_it_says_how_to_install_them(
+        self, provider: AzureProvider, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "providers.azure.access", None)
+        with pytest.raises(AuthFailed, match=r"burstd\[azure\]"):
+            provider.offers()
 
     def test_nobody_answers(self, world: AzureWorld) -> None:
         provider = world.provider(CLUSTER, endpoint="https://127.0.0.1:9", authority="https://127.0.0.1:9")

@@ -33,16 +33,10 @@ class AzureCatalog:
 
     def offers(self) -> Sequence[Offer]:
         """One for each zone, size and market that has a price. Raises BadRequest where there is none at all."""
-        known = self.prices.prices([size.name for size in self.sizes().values()])
-        sold = [
-            (size, place, spot)
-            for size in self.sizes().values()
-            for place in self._places(size)
-            for spot in ((False, True) if size.spot else (False,))
-        ]
+        sold, known = self._sold(), self.prices.prices(list(self.sizes()))
         offers = [
-            self._offer(size, place, known[size.name, spot], spot=spot)
-            for size, place, spot in sold
+            self._offer(size, zone, known[size.name, spot], spot=spot)
+            for size, zone, spot in sold
             if (size.name, spot) in known
         ]
         if not offers:
@@ -51,13 +45,8 @@ class AzureCatalog:
 
     def unpriced(self) -> Sequence[str]:
         """Sizes that are sold, and not offered in some market for want of a price."""
-        known = self.prices.prices([])
-        return sorted(
-            size.name
-            for size in self.sizes().values()
-            if any(True for _ in self._places(size))
-            and any((size.name, spot) not in known for spot in ((False, True) if size.spot else (False,)))
-        )
+        known = self.prices.prices(list(self.sizes()))
+        return sorted({size.name for size, _, spot in self._sold() if (size.name, spot) not in known})
 
     def sizes(self) -> Mapping[str, AzureSize]:
         """Those that the settings allow and that Linux runs on, whether or not this subscription may have them."""
@@ -67,8 +56,17 @@ class AzureCatalog:
         """None where the location has none of that name, or the settings do not allow it."""
         return self._sizes.get().get(name)
 
+    def _sold(self) -> Sequence[tuple[AzureSize, str, bool]]:
+        """Sizes, zones as offers have them, and whether spot."""
+        return [
+            (size, zone, spot)
+            for size in self.sizes().values()
+            for zone in self._places(size)
+            for spot in (False, True)[: 1 + size.spot]
+        ]
+
     def _places(self, size: AzureSize) -> Iterator[str]:
-        """Zones as offers have them."""
+        """Where this subscription may have it."""
         if size.withheld:
             return
         if size.regional and not self._settings.zones:

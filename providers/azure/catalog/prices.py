@@ -5,7 +5,6 @@ https://learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 from burstd.domain.cloud.read_limits import BoundedList
 from burstd.domain.errors import CloudUnavailable, ProviderError, RateLimited
 from providers.azure.calls import AzureCalls
+from providers.azure.errors import read_object
 from providers.azure.settings import AzureSettings
 from providers.http_errors import retry_after_s
 from providers.parsing import translate_malformed
@@ -111,7 +111,7 @@ class RetailPrices:
                 kind = RateLimited if answer.status == 429 else CloudUnavailable
                 pause = retry_after_s(answer.headers.get("retry-after"))
                 raise kind(f"cannot {_WHAT}: {answer.text('', 200)}", retry_after_s=pause)
-            said = json.loads(answer.body)
+            said = read_object(answer.body) or {}
             yield from reading.items(said["Items"])
             url, query = str(said.get("NextPageLink") or ""), {}
             if url and urlsplit(url).netloc.partition(":")[0] != host.partition(":")[0]:

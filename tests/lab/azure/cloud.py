@@ -139,6 +139,8 @@ class AzureCloud:
         self._prefix = network_prefix
         self.url = ""
         """Of the endpoint, for links."""
+        self._links: dict[str, str] = {}
+        """Paths by those of next pages."""
         self.things: dict[str, dict[str, Json]] = {kind: {} for kind in _MODELS}
         """By kind and name in small letters; of machines what ``machines`` has beside."""
         self.machines: dict[str, Machine] = {}
@@ -207,7 +209,7 @@ class AzureCloud:
                 elif url.path == "/api/retail/prices":
                     answer = self._prices(query)
                 else:
-                    answer = self._manage(method, url.path, query, headers, body)
+                    answer = self._manage(method, self._links.get(url.path, url.path), query, headers, body)
             except Refused as refused:
                 answer = refused.answer
             except AssertionError as error:
@@ -579,7 +581,10 @@ class AzureCloud:
         if self.endless:
             start = end = 0
         if self.endless or end < len(rows):
-            found["nextLink"] = f"{self.url}{quote(path)}?api-version={query['api-version']}&%24skiptoken={end}"
+            # Its letters may be of another case than those that were asked for.
+            self._links[path.lower()] = path
+            version = query["api-version"]
+            found["nextLink"] = f"{self.url}{quote(path.lower())}?api-version={version}&%24skiptoken={end}"
         return Answer(200, found)
 
     def _console(self, path: str, query: dict[str, str], headers: Mapping[str, str]) -> Answer:
@@ -610,7 +615,8 @@ class AzureCloud:
         return Answer(200, found)
 
     def _stamp(self) -> str:
-        return datetime.fromtimestamp(self._clock(), UTC).isoformat()
+        """With seven digits after the point, as Azure has it."""
+        return f"{datetime.fromtimestamp(self._clock(), UTC):%Y-%m-%dT%H:%M:%S.%f}7+00:00"
 
 
 def _name(resource_id: str) -> str:

@@ -46,7 +46,11 @@ class Login:
         url = urlsplit(path)
         if url.path == "/metadata/identity/oauth2/token":
             assert headers.get("metadata") == "true"
+            if not self.identity:
+                return Answer(400, {"error": "invalid_request", "error_description": "Identity not found"})
             return self._token(self.identity, str(parse_qs(url.query)["resource"][0]))
+        if TENANT not in url.path:
+            return Answer(400, {"error": "invalid_tenant", "error_description": "AADSTS90002: Tenant not found."})
         base = f"{self.url}/{TENANT}"
         oauth = f"{base}/oauth2/v2.0"
         if url.path.endswith("/.well-known/openid-configuration"):
@@ -128,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {key.lower(): value for key, value in self.headers.items()}
         body = self.rfile.read(int(headers.get("content-length", 0)))
         path = urlsplit(self.path).path
-        if path.startswith((f"/{TENANT}/", "/metadata/")):
+        if "/v2.0/" in path or path.startswith("/metadata/"):
             answer = self.owner.login.answer(self.command, self.path, headers, body)
         else:
             answer = self.owner.cloud.handle(self.command, self.path, headers, body)
