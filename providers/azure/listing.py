@@ -1,8 +1,8 @@
 """Lists our machines, and reads what their consoles say.
 
 The list of a resource group has neither addresses nor power states nor why a machine failed. Addresses are read from
-the list of network interfaces while a machine's is not known, power states once a minute, all in one list, and why a
-machine failed once for each that did.
+the list of network interfaces while a machine's is not known. What has become of machines is in a list of its own, of
+the whole subscription: it is read once a minute, and when one has failed; that list may lag behind.
 https://learn.microsoft.com/azure/virtual-machines/states-billing
 """
 
@@ -31,7 +31,7 @@ from providers.azure.resources import (
 from providers.azure.settings import AzureSettings
 from providers.cache import CachedValue
 
-_POWER_S = 60.0
+_STATUSES_S = 60.0
 _CONSOLE_S = 3000.0
 """How long an address of a console is used; it is good for an hour."""
 _STATES = {
@@ -43,7 +43,6 @@ _STATES = {
 }
 _OFF = ("stopping", "stopped", "deallocating", "deallocated")
 """Power states of a machine that costs its disk at least and will not run by itself: nobody stops one of ours."""
-_MADE = ("provisioningstate/succeeded", "provisioningstate/failed")
 _NAME = re.compile(r"[A-Za-z0-9][-\w.]{0,63}")
 
 
@@ -52,8 +51,12 @@ class _Failure:
     """Why a machine is in state Failed, in Azure's words. ``harmless``: it runs all the same."""
 
     text: str
-    cause: str
-    harmless: bool
+    cause: str = ""
+    harmless: bool = False
+
+
+_Statuses = Sequence[Resource]
+"""``InstanceViewStatus`` of one machine: how its last operation ended, and whether it is on."""
 
 
 class MachineListing:
@@ -76,13 +79,14 @@ class MachineListing:
         self._failures: Mapping[str, _Failure] = {}
         self._consoles: Mapping[str, tuple[float, str]] = {}
         """Until when an address of a console may be used, and the address."""
-        self._power = CachedValue(self._read_power, _POWER_S, clock)
+        self._statuses = CachedValue(self._read_statuses, _STATUSES_S, clock)
         self._clock = clock
 
     def instances(self) -> Iterator[Instance]:
         """All that bear our tag, page by page; those that are gone are not listed."""
         addresses: dict[str, str] = {}
         failures: dict[str, _Failure] = {}
+        statuses: Mapping[str, _Statuses] | None = None
         known, listed, names = dict(self._addresses), False, set[str]()
         for page in self._calls.page_by_page(self._calls.in_group(MACHINES), "list machines"):
             ours = [said for said in page if belongs_to_cluster(said, self._cluster)]
@@ -94,8 +98,11 @@ class MachineListing:
                 names.add(name)
                 if address := known.get(name, ""):
                     addresses[name] = address
-                if _state(said) is InstanceState.ERROR:
-                    failures[name] = self._failures.get(name) or self._read_failure(said["name"])
+                if _state(said) is InstanceState.ERROR and name in self._failures:
+                    failures[name] = self._failures[name]
+                elif _state(said) is InstanceState.ERROR:
+                    statuses = self._read_statuses() if statuses is None else statuses
+                    failures[name] = _failure(statuses.get(name, ())) or self._read_failure(said["name"])
                 yield self.instance(said, address, failures.get(name))
         # What is gone is forgotten.
         self._addresses, self._failures = addresses, failures
@@ -109,7 +116,7 @@ class MachineListing:
         if failure is not None:
             error = failure.text
         elif state is InstanceState.RUNNING and address:
-            power = self._power.get().get(said["name"].lower(), "")
+            power = _power(self._statuses.get().get(said["name"].lower(), ()))
             if power in _OFF:
                 state, error = InstanceState.ERROR, f"somebody or something outside burstd has it {power}"
         return Instance(
@@ -167,44 +174,49 @@ class MachineListing:
                     found.setdefault(machine, address)
         return found
 
-    def _read_power(self) -> Mapping[str, str]:
-        """Power states of the machines that have been made, by name."""
+    def _read_statuses(self) -> Mapping[str, _Statuses]:
+        """Of all machines in our group, by name."""
         group = f"{self._calls.in_group(MACHINES)}/".lower()
-        found: dict[str, str] = {}
-        for said in self._calls.pages(
-            self._calls.in_subscription(MACHINES), "list power states of machines", statusOnly="true"
-        ):
-            codes = _codes(properties_of(said).get("instanceView") or {})
-            if said["id"].lower().startswith(group) and any(code.startswith(_MADE) for code in codes):
-                found[machine_of(said["id"])] = _power(codes)
-        return found
+        everybodys = self._calls.pages(
+            self._calls.in_subscription(MACHINES), "list what has become of machines", statusOnly="true"
+        )
+        return {
+            machine_of(said["id"]): (properties_of(said).get("instanceView") or {}).get("statuses") or ()
+            for said in everybodys
+            if said["id"].lower().startswith(group)
+        }
 
     def _read_failure(self, name: str) -> _Failure:
+        """Of one whose failure is not in the list yet."""
         path = f"{self._calls.in_group(MACHINES, name)}/instanceView"
         try:
             view = self._calls.query(path, f"find out why {name} failed")
         except NotFound:
-            return _Failure("it has failed, and is gone", "", harmless=False)
-        codes = _codes(view)
-        for one in view.get("statuses") or ():
-            kind, _, code = str(one.get("code", "")).partition("/failed/")
-            if kind == "ProvisioningState" and code:
-                text = str(one.get("message") or one.get("displayStatus") or "")
-                error = kind_for_code(code, text)
-                # An extension that somebody else put on it, such as a site's policy.
-                harmless = code.startswith("VMExtension") and _power(codes) == "running"
-                cause = error.cause if error and not issubclass(error, OutcomeUnknown | RateLimited) else ""
-                return _Failure(f"{text} ({code})", cause, harmless=harmless)
-        return _Failure("Azure does not say why it failed", "", harmless=False)
+            return _Failure("it has failed, and is gone")
+        return _failure(view.get("statuses") or ()) or _Failure("Azure does not say why it failed")
 
 
 def _state(said: Resource) -> InstanceState:
     return _STATES.get(str(properties_of(said).get("provisioningState", "")).lower(), InstanceState.UNKNOWN)
 
 
-def _codes(view: Resource) -> Sequence[str]:
-    return [str(one.get("code", "")).lower() for one in view.get("statuses") or ()]
+def _failure(statuses: _Statuses) -> _Failure | None:
+    """None: it has not failed, as far as these say."""
+    for one in statuses:
+        kind, _, code = str(one.get("code", "")).partition("/failed/")
+        if kind == "ProvisioningState" and code:
+            text = str(one.get("message") or one.get("displayStatus") or "")
+            error = kind_for_code(code, text)
+            cause = error.cause if error and not issubclass(error, OutcomeUnknown | RateLimited) else ""
+            # An extension that somebody else put on it, such as a site's policy.
+            harmless = code.startswith("VMExtension") and _power(statuses) == "running"
+            return _Failure(f"{text} ({code})", cause, harmless)
+    return None
 
 
-def _power(codes: Sequence[str]) -> str:
+def _power(statuses: _Statuses) -> str:
+    """``running``, ``deallocated`` ...; empty: it is in the making, or nothing is said."""
+    codes = [str(one.get("code", "")).lower() for one in statuses]
+    if not any(code.startswith(("provisioningstate/succeeded", "provisioningstate/failed")) for code in codes):
+        return ""
     return next((code.partition("/")[2] for code in codes if code.startswith("powerstate/")), "")

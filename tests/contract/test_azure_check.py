@@ -36,6 +36,7 @@ def test_the_roles_have_what_burstd_needs_and_nothing_else(world: AzureWorld) ->
     for word, image in (("c2", MANAGED), ("c3", MARKETPLACE)):
         provider.launch([replace(launch_request(world, provider, word), image=image)])
     world.cloud.late.append(("AllocationFailed", "none left"))
+    world.cloud.status_lag_s = 60.0
     provider.launch([launch_request(world, provider, "c4")])
     world.until(lambda: any(one.error for one in provider.instances()))
     machines = live_instances(provider)

@@ -136,6 +136,24 @@ class TestRefusals:
         world.until(lambda: not list(provider.instances()))
         assert held(world) == {}
 
+    def test_a_stockout_of_many_takes_calls_by_the_page(self, world: AzureWorld, provider: AzureProvider) -> None:
+        world.cloud.page = 10
+        world.cloud.late += [("AllocationFailed", "no capacity")] * 30
+        provider.launch([launch_request(world, provider, f"c{n}") for n in range(30)])
+        world.now += 2.0
+        before = world.calls()
+        assert {(one.state, one.cause) for one in provider.instances()} == {(InstanceState.ERROR, "capacity")}
+        assert world.calls() - before <= 5
+
+    def test_a_failure_that_the_list_does_not_show_yet_is_looked_for(
+        self, world: AzureWorld, provider: AzureProvider
+    ) -> None:
+        world.cloud.status_lag_s = 60.0
+        world.cloud.late.append(("AllocationFailed", "no capacity"))
+        launch_and_wait(world, provider, "c1")
+        world.until(lambda: only(provider).state is InstanceState.ERROR)
+        assert only(provider).cause == "capacity"
+
     def test_a_storm_of_429_stops_the_batch(self, world: AzureWorld, provider: AzureProvider) -> None:
         world.cloud.refuse("PUT", MACHINES, 429, "TooManyRequests", times=1000, retry_after=17)
         asked = [launch_request(world, provider, f"c{n}") for n in range(40)]

@@ -166,6 +166,8 @@ class AzureCloud:
         self.lost = 0
         """How many of the next PUTs have no answer, or a 500 for one."""
         self.lost_as = "cut"
+        self.status_lag_s = -1e9
+        """How long after its operation's end a machine shows in the list of what has become of machines."""
         self.heeds_conditions = True
         """Of headers of requests; else a second PUT would change a machine."""
         self.endless = False
@@ -547,7 +549,7 @@ class AzureCloud:
         assert query.get("statusOnly") == "true" or "$skiptoken" in query
         rows = []
         for name, machine in self.machines.items():
-            if self._visible(name):
+            if self._visible(name) and self._clock() >= machine.until + self.status_lag_s:
                 about = {"vmId": machine.said["properties"]["vmId"], "instanceView": self._view(machine)}
                 words = {key: machine.said[key] for key in ("id", "name", "type", "location")}
                 rows.append({**words, "properties": about})
