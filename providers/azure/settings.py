@@ -62,6 +62,10 @@ class AzureSettings(BaseModel):
     """Its id. Subnets of Azure span all zones."""
     security_group: str = Field(default="", pattern=rf"^({_GROUP}/Microsoft\.Network/networkSecurityGroups/[^/\s]+)?$")
     """Id of the network security group of each machine; empty: the subnet's does."""
+    machine_identity: str = Field(
+        default="", pattern=rf"^({_GROUP}/Microsoft\.ManagedIdentity/userAssignedIdentities/[^/\s]+)?$"
+    )
+    """Id of a user-assigned managed identity for the machines; empty: none."""
     public_address: bool = False
     address_hour: Price | None = None
     """What an hour of a public address costs; left out: Azure's price in USD."""

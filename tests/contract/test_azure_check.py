@@ -13,7 +13,7 @@ from burstd.domain.plugins.provider import Finding
 from burstd.testing.cloud_world import CLUSTER, launch_and_wait, launch_request, live_instances
 from providers.azure.checks.check import NEEDED, WITH_ADDRESSES
 from tests.lab.azure import rights
-from tests.lab.azure.cloud import MANAGED, MARKETPLACE, SECURITY_GROUP, SUBNET
+from tests.lab.azure.cloud import ENCRYPTION_SET, IDENTITY, MANAGED, MARKETPLACE, SECURITY_GROUP, SUBNET
 from tests.lab.azure.world import THINGS, AzureWorld
 
 pytestmark = pytest.mark.clouds
@@ -31,7 +31,8 @@ def findings(world: AzureWorld, *images: str, **words: Any) -> dict[str, Finding
 
 
 def test_the_roles_have_what_burstd_needs_and_nothing_else(world: AzureWorld) -> None:
-    provider = world.provider(CLUSTER, public_address=True)
+    disk = {"encryption_set": ENCRYPTION_SET}
+    provider = world.provider(CLUSTER, public_address=True, machine_identity=IDENTITY, disk=disk)
     launch_and_wait(world, provider, "c1")
     for word, image in (("c2", MANAGED), ("c3", MARKETPLACE)):
         provider.launch([replace(launch_request(world, provider, word), image=image)])

@@ -36,7 +36,7 @@ from burstd.testing.cloud_world import (
     terminate_all,
 )
 from providers.azure.provider import AzureProvider
-from tests.lab.azure.cloud import DEFINITION, GROUP
+from tests.lab.azure.cloud import DEFINITION, GROUP, IDENTITY
 from tests.lab.azure.specs import LOCATION
 from tests.lab.azure.world import AzureWorld
 
@@ -355,7 +355,8 @@ class TestLives:
 
     def test_what_a_machine_is_made_of(self, world: AzureWorld) -> None:
         key = "ssh-ed25519 AAAA ada"
-        provider = world.provider(CLUSTER, public_address=True, admin_key=key, disk={"gib": 64}, tags={"owner": "ada"})
+        words = {"admin_key": key, "disk": {"gib": 64}, "tags": {"owner": "ada"}, "machine_identity": IDENTITY}
+        provider = world.provider(CLUSTER, public_address=True, **words)
         asked = launch_request(world, provider, "c1")
         asked = replace(asked, offer=world.offers(provider, spot=True)[0])
         provider.launch([asked])
@@ -367,6 +368,7 @@ class TestLives:
             "Delete",
             {"maxPrice": -1},
         )
+        assert set(machine.said["identity"]["userAssignedIdentities"]) == {IDENTITY}
         disk = about["storageProfile"]["osDisk"]
         assert (disk["deleteOption"], disk["diskSizeGB"]) == ("Delete", 64)
         linux = about["osProfile"]["linuxConfiguration"]

@@ -54,7 +54,9 @@ def machine_body(
     if request.offer.spot:
         # -1: up to the price on demand, so that only want of capacity takes it back.
         properties |= {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": {"maxPrice": -1}}
-    body = {"location": settings.location, "tags": tags, "properties": properties}
+    body: dict[str, Any] = {"location": settings.location, "tags": tags, "properties": properties}
+    if settings.machine_identity:
+        body["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {settings.machine_identity: {}}}
     return {**body, "zones": [zone]} if zone else body
 
 

@@ -30,6 +30,8 @@ _ROOT = f"/subscriptions/{SUBSCRIPTION}"
 _HERE = f"{_ROOT}/resourceGroups/{GROUP}"
 _NET = f"{_ROOT}/resourceGroups/net/providers/Microsoft.Network"
 SUBNET = f"{_NET}/virtualNetworks/campus/subnets/nodes"
+ENCRYPTION_SET = f"{_ROOT}/resourceGroups/net/providers/Microsoft.Compute/diskEncryptionSets/nodes"
+IDENTITY = f"{_ROOT}/resourceGroups/net/providers/Microsoft.ManagedIdentity/userAssignedIdentities/nodes"
 SECURITY_GROUP = f"{_NET}/networkSecurityGroups/nodes"
 GALLERY = f"{_ROOT}/resourceGroups/images/providers/Microsoft.Compute/galleries/site/images"
 DEFINITION = f"{GALLERY}/slurm-node"
@@ -423,6 +425,9 @@ class AzureCloud:
             raise Refused(404, "PlatformImageNotFound", "The platform image is not available.")
         if (about.get("priority") == "Spot") != ("evictionPolicy" in about):
             raise Refused(400, "InvalidParameter", "Eviction policy can be set only on Azure Spot Virtual Machines.")
+        for identity in said.get("identity", {}).get("userAssignedIdentities", {}):
+            if identity != IDENTITY:
+                raise Refused(404, "FailedIdentityOperation", f"Identity {identity} not found.")
         users = about["osProfile"]["linuxConfiguration"]["ssh"]["publicKeys"]
         if not users or not all(one["keyData"].startswith("ssh-") for one in users):
             raise Refused(400, "InvalidParameter", "The value of parameter linuxConfiguration.ssh is invalid.")

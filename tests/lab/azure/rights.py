@@ -47,6 +47,8 @@ def needed(method: str, path: str, body: Mapping[str, Any] | None) -> Iterator[N
     yield "/".join((provider, words[0], *words[2::2], _VERBS[method])), path
     if method == "PUT" and words[0] == "virtualMachines" and body is not None:
         yield from _linked(body["properties"], group)
+        for identity in body.get("identity", {}).get("userAssignedIdentities", {}):
+            yield "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action", identity
 
 
 def _linked(machine: Mapping[str, Any], group: str) -> Iterator[Needed]:
@@ -56,6 +58,8 @@ def _linked(machine: Mapping[str, Any], group: str) -> Iterator[Needed]:
     if image:
         kind = "galleries/images/versions" if "/galleries/" in image else "images"
         yield f"Microsoft.Compute/{kind}/read", image
+    if key := machine["storageProfile"]["osDisk"]["managedDisk"].get("diskEncryptionSet"):
+        yield "Microsoft.Compute/diskEncryptionSets/read", key["id"]
     for interface in machine["networkProfile"]["networkInterfaceConfigurations"]:
         yield "Microsoft.Network/networkInterfaces/write", group
         yield "Microsoft.Network/networkInterfaces/join/action", group
