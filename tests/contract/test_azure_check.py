@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,14 +13,18 @@ from burstd.domain.plugins.provider import Finding
 from burstd.testing.cloud_world import CLUSTER, launch_and_wait, launch_request, live_instances
 from providers.azure.checks.check import NEEDED, WITH_ADDRESSES
 from tests.lab.azure import rights
-from tests.lab.azure.cloud import ENCRYPTION_SET, IDENTITY, MANAGED, MARKETPLACE, SECURITY_GROUP, SUBNET
-from tests.lab.azure.world import THINGS, AzureWorld
+from tests.lab.azure.names import ENCRYPTION_SET, IDENTITY, MANAGED, MARKETPLACE, SECURITY_GROUP, SUBNET, THINGS
+
+if TYPE_CHECKING:
+    from tests.lab.azure.world import AzureWorld
 
 pytestmark = pytest.mark.clouds
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[AzureWorld]:
+    from tests.lab.azure.world import AzureWorld
+
     made = AzureWorld(tmp_path)
     yield made
     made.close()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -36,9 +36,11 @@ from burstd.testing.cloud_world import (
     terminate_all,
 )
 from providers.azure.provider import AzureProvider
-from tests.lab.azure.cloud import DEFINITION, GROUP, IDENTITY
+from tests.lab.azure.names import DEFINITION, GROUP, IDENTITY
 from tests.lab.azure.specs import LOCATION
-from tests.lab.azure.world import AzureWorld
+
+if TYPE_CHECKING:
+    from tests.lab.azure.world import AzureWorld
 
 pytestmark = pytest.mark.clouds
 MACHINES, DISKS = "Microsoft.Compute/virtualMachines", "Microsoft.Compute/disks"
@@ -48,6 +50,8 @@ LIST = f"/resourceGroups/{GROUP}/providers/{MACHINES}"
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[AzureWorld]:
+    from tests.lab.azure.world import AzureWorld
+
     made = AzureWorld(tmp_path)
     yield made
     made.close()

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from burstd.testing.provider_contract import FaultContract, ProviderContract
-from tests.lab.azure.world import AzureWorld
+
+if TYPE_CHECKING:
+    from tests.lab.azure.world import AzureWorld
 
 pytestmark = pytest.mark.clouds
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[AzureWorld]:
+    from tests.lab.azure.world import AzureWorld
+
     made = AzureWorld(tmp_path)
     yield made
     made.close()

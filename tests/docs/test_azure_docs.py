@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
@@ -16,9 +17,13 @@ from burstd.share import share_path
 from burstd.testing.cloud_world import CLUSTER
 from providers.azure.settings import AzureDisk, AzureSettings
 from tests.docs.blocks import shell_blocks
-from tests.lab.azure.cloud import DEFINITION, GROUP, SECURITY_GROUP, SUBNET
-from tests.lab.azure.world import AzureWorld
+from tests.lab.azure.names import DEFINITION, GROUP, SECURITY_GROUP, SUBNET
 from tests.lab.programs import PROJECT
+
+if TYPE_CHECKING:
+    from tests.lab.azure.world import AzureWorld
+
+pytestmark = pytest.mark.clouds
 
 DOCUMENT = PROJECT / "docs" / "providers" / "azure.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
@@ -27,6 +32,8 @@ TEXT = DOCUMENT.read_text(encoding="utf-8")
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[AzureWorld]:
+    from tests.lab.azure.world import AzureWorld
+
     made = AzureWorld(tmp_path)
     yield made
     made.close()
@@ -49,7 +56,6 @@ def test_the_settings_are_right(tmp_path: Path) -> None:
     assert "is right: 2 pools, 80 slots, 1 provider, policies backlog, idle, limits." in " ".join(said.stdout.split())
 
 
-@pytest.mark.clouds
 def test_the_check_finds_nothing_wrong_with_such_a_subscription(world: AzureWorld, tmp_path: Path) -> None:
     words = world.words(CLUSTER)
     text = SETTINGS

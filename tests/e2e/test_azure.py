@@ -6,18 +6,23 @@ The cloud plays Azure, holds every request against Microsoft's own models, and e
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.sites import COPY, QUICK, claims_of, restarts
-from tests.lab.azure.site import AzureSite
 from tests.lab.remains import remains
+
+if TYPE_CHECKING:
+    from tests.lab.azure.site import AzureSite
 
 pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[AzureSite]:
+    from tests.lab.azure.site import AzureSite
+
     with AzureSite(settings=QUICK, staging="", extra_conf="SlurmdTimeout=6") as up:
         yield up
     left = remains(up.cluster.lab.network.name, up.cluster.state)

@@ -22,21 +22,9 @@ from azure.mgmt.compute import models as compute
 from azure.mgmt.network import models as network
 
 from tests.lab.azure import rights, schema
+from tests.lab.azure.names import DEFINITION, GROUP, HERE, IDENTITY, MANAGED, MARKETPLACE, ROOT, SECURITY_GROUP, SUBNET
 from tests.lab.azure.specs import LOCATION, SIZES
 
-SUBSCRIPTION = "5ab5c1de-0000-4000-8000-0123456789ab"
-GROUP = "burst"
-_ROOT = f"/subscriptions/{SUBSCRIPTION}"
-_HERE = f"{_ROOT}/resourceGroups/{GROUP}"
-_NET = f"{_ROOT}/resourceGroups/net/providers/Microsoft.Network"
-SUBNET = f"{_NET}/virtualNetworks/campus/subnets/nodes"
-ENCRYPTION_SET = f"{_ROOT}/resourceGroups/net/providers/Microsoft.Compute/diskEncryptionSets/nodes"
-IDENTITY = f"{_ROOT}/resourceGroups/net/providers/Microsoft.ManagedIdentity/userAssignedIdentities/nodes"
-SECURITY_GROUP = f"{_NET}/networkSecurityGroups/nodes"
-GALLERY = f"{_ROOT}/resourceGroups/images/providers/Microsoft.Compute/galleries/site/images"
-DEFINITION = f"{GALLERY}/slurm-node"
-MANAGED = f"{_ROOT}/resourceGroups/images/providers/Microsoft.Compute/images/by-hand"
-MARKETPLACE = "Debian:debian-12:12-gen2:0.20260101.1"
 _MACHINES, _DISKS = "Microsoft.Compute/virtualMachines", "Microsoft.Compute/disks"
 _INTERFACES, _ADDRESSES = "Microsoft.Network/networkInterfaces", "Microsoft.Network/publicIPAddresses"
 _MODELS = {
@@ -260,7 +248,7 @@ class AzureCloud:
                     self.refusals.remove(one)
                 one.then()
                 raise Refused(one.status, one.code, one.text, one.retry_after)
-        assert path.startswith(f"{_ROOT}/"), f"no such subscription: {path}"
+        assert path.startswith(f"{ROOT}/"), f"no such subscription: {path}"
         for action, scope in rights.needed(method, path, said):
             self.actions.add(action)
             if not rights.allowed(self.clients[client], action, scope):
@@ -277,13 +265,13 @@ class AzureCloud:
         below, _, rest = path.rpartition("/providers/")
         words = [*rest.split("/", 3), "", ""]
         kind_name, name, more = "/".join(words[:2]), words[2], words[3]
-        if path == _HERE and method == "GET":
-            found = {"id": _HERE, "name": GROUP, "location": LOCATION, "type": "Microsoft.Resources/resourceGroups"}
+        if path == HERE and method == "GET":
+            found = {"id": HERE, "name": GROUP, "location": LOCATION, "type": "Microsoft.Resources/resourceGroups"}
             return Answer(200, {**found, "properties": {"provisioningState": "Succeeded"}})
-        if kind_name in _MODELS and below.lower() == _HERE.lower():
+        if kind_name in _MODELS and below.lower() == HERE.lower():
             return self._resource(method, kind_name, name, more, query, headers, said)
         assert method == "GET", f"nothing is to be changed at {path}"
-        if kind_name == _MACHINES and below == _ROOT:
+        if kind_name == _MACHINES and below == ROOT:
             return self._statuses(query)
         if kind_name == "Microsoft.Compute/skus":
             assert query.keys() <= _OPTIONS | {"$filter"}
@@ -293,7 +281,7 @@ class AzureCloud:
             return self._list(path, query, compute.Usage, self._usages())
         if kind_name == "Microsoft.Authorization/permissions":
             actions = [
-                one for at, some in self.clients[client].items() if f"{_HERE.lower()}/".startswith(at) for one in some
+                one for at, some in self.clients[client].items() if f"{HERE.lower()}/".startswith(at) for one in some
             ]
             return Answer(200, {"value": [{"actions": actions, "notActions": []}]})
         return self._shared(path, query)
@@ -339,7 +327,7 @@ class AzureCloud:
             assert (method, more) == ("GET", "")
             assert query.keys() <= _OPTIONS
             rows = [self._shown(kind, one) for key, one in held.items() if self._visible(key)]
-            return self._list(f"{_HERE}/providers/{kind}", query, _MODELS[kind], rows)
+            return self._list(f"{HERE}/providers/{kind}", query, _MODELS[kind], rows)
         if method == "PUT":
             assert kind == _MACHINES
             assert said is not None
@@ -379,7 +367,7 @@ class AzureCloud:
         interface, address, public = self._make_interface(name, about)
         disk = self._make_disk(name, said, about)
         made: Json = json.loads(json.dumps(said))
-        made |= {"id": f"{_HERE}/providers/{_MACHINES}/{name}", "name": name, "type": _MACHINES}
+        made |= {"id": f"{HERE}/providers/{_MACHINES}/{name}", "name": name, "type": _MACHINES}
         properties = made["properties"]
         user_data = base64.b64decode(properties["osProfile"].pop("customData")).decode()
         del properties["networkProfile"]["networkInterfaceConfigurations"]
@@ -403,7 +391,7 @@ class AzureCloud:
         self.lost -= lost
         if lost and self.lost_as == "500":
             raise Refused(500, "InternalServerError", "An internal error occurred.")
-        operation = f"{self.url}{_ROOT}/providers/Microsoft.Compute/locations/{LOCATION}/operations/1"
+        operation = f"{self.url}{ROOT}/providers/Microsoft.Compute/locations/{LOCATION}/operations/1"
         return Answer(201, shown, {"Azure-AsyncOperation": operation}, cut=lost)
 
     def _judge(self, said: Json, about: Json) -> None:
@@ -441,7 +429,7 @@ class AzureCloud:
         number = next(self._numbers)
         full = f"{wanted['name']}-{number:08x}"
         address, public = f"{self._prefix}.{16 + number // 250}.{number % 250 + 2}", ""
-        machine = {"id": f"{_HERE}/providers/{_MACHINES}/{name}"}
+        machine = {"id": f"{HERE}/providers/{_MACHINES}/{name}"}
         configuration: Json = {"subnet": {"id": SUBNET}, "primary": True, "privateIPAddress": address}
         if "publicIPAddressConfiguration" in ip["properties"]:
             given = ip["properties"]["publicIPAddressConfiguration"]
@@ -465,12 +453,12 @@ class AzureCloud:
         made = self._keep(_DISKS, wanted["name"], said.get("tags"), {
             "creationData": {"createOption": "FromImage"}, "diskState": "Attached", "provisioningState": "Succeeded",
         })  # fmt: skip
-        made["managedBy"] = f"{_HERE}/providers/{_MACHINES}/{name}"
+        made["managedBy"] = f"{HERE}/providers/{_MACHINES}/{name}"
         return str(made["id"])
 
     def _keep(self, kind: str, name: str, tags: Json | None, properties: Json) -> Json:
         made = {
-            "id": f"{_HERE}/providers/{kind}/{name}", "name": name, "type": kind, "location": LOCATION,
+            "id": f"{HERE}/providers/{kind}/{name}", "name": name, "type": kind, "location": LOCATION,
             "tags": dict(tags or {}), "properties": properties,
         }  # fmt: skip
         self.things[kind][name.lower()] = made
@@ -558,7 +546,7 @@ class AzureCloud:
                 about = {"vmId": machine.said["properties"]["vmId"], "instanceView": self._view(machine)}
                 words = {key: machine.said[key] for key in ("id", "name", "type", "location")}
                 rows.append({**words, "properties": about})
-        return self._list(f"{_ROOT}/providers/{_MACHINES}", query, compute.VirtualMachine, rows)
+        return self._list(f"{ROOT}/providers/{_MACHINES}", query, compute.VirtualMachine, rows)
 
     def _usages(self) -> list[Json]:
         names = [
@@ -583,7 +571,7 @@ class AzureCloud:
         for one in rows:
             schema.hold(model, one)
         start = int(query.get("$skiptoken", 0))
-        end = start + (self.page if path == f"{_HERE}/providers/{_MACHINES}" else self.other_page)
+        end = start + (self.page if path == f"{HERE}/providers/{_MACHINES}" else self.other_page)
         found: Json = {"value": rows[start:end]}
         if self.endless:
             start = end = 0

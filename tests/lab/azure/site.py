@@ -12,7 +12,8 @@ from typing import Any
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
 from tests.lab.azure.boxes import Boxes
-from tests.lab.azure.cloud import GROUP, SECURITY_GROUP, SUBNET, SUBSCRIPTION, AzureCloud
+from tests.lab.azure.cloud import AzureCloud
+from tests.lab.azure.names import GROUP, SECURITY_GROUP, SUBNET, SUBSCRIPTION
 from tests.lab.azure.server import TENANT, AzureServer
 from tests.lab.azure.specs import LOCATION
 from tests.lab.azure.world import ROLES

@@ -20,12 +20,12 @@ from providers.azure.calls import AzureCalls
 from providers.azure.provider import AzureProvider
 from providers.azure.settings import AzureSettings
 from tests.lab.azure import rights
-from tests.lab.azure.cloud import DEFINITION, GROUP, SECURITY_GROUP, SUBNET, SUBSCRIPTION, AzureCloud
+from tests.lab.azure.cloud import AzureCloud
+from tests.lab.azure.names import DEFINITION, GROUP, SECURITY_GROUP, SUBNET, SUBSCRIPTION, THINGS
 from tests.lab.azure.server import TENANT, AzureServer
 from tests.lab.azure.specs import LOCATION
 
 TYPES = ("Standard_D2s_v5", "Standard_NC4as_T4_v3")
-THINGS = ("Microsoft.Compute/disks", "Microsoft.Network/networkInterfaces", "Microsoft.Network/publicIPAddresses")
 _STEP_S, _PATIENCE_S = 1.0, 600.0
 _MACHINES = "Microsoft.Compute/virtualMachines"
 ROLES = {
