@@ -61,6 +61,9 @@ def test_the_roles_have_what_burstd_needs_and_nothing_else(world: AzureWorld) ->
 def test_all_is_well(world: AzureWorld) -> None:
     found = findings(world, MANAGED)
     assert [one for one in found.values() if not one.ok] == []
+    assert {name for name in found if "rights" in name} == {
+        "rights to the resource group", "rights to the subnet", "rights to the security group"
+    }  # fmt: skip
     assert "sees resource group burst in westeurope" in found["credentials"].text
     assert found["instance types Standard_NC4as_T4_v3"].text == "1 offered: Standard_NC4as_T4_v3; on-demand, spot"
     assert found["subnet nodes"].text == "10.77.0.0/16, 65531 free addresses"
@@ -97,8 +100,13 @@ def test_a_missing_right_is_named(world: AzureWorld) -> None:
     (subscription, reads), (group, makes) = world.cloud.clients[client].items()
     less = makes - {"Microsoft.Compute/virtualMachines/write"}
     world.cloud.clients[client] = {subscription: reads, group: less}
-    found = findings(world)["rights"]
-    assert (found.ok, found.text) == (False, "missing in the resource group: Microsoft.Compute/virtualMachines/write")
+    found = findings(world)["rights to the resource group"]
+    assert (found.ok, found.text) == (False, "missing: Microsoft.Compute/virtualMachines/write")
+    less = reads - {"Microsoft.Network/virtualNetworks/subnets/join/action"}
+    world.cloud.clients[client] = {subscription: less, group: makes}
+    found = findings(world)["rights to the subnet"]
+    assert (found.ok, found.text) == (False, "missing: Microsoft.Network/virtualNetworks/subnets/join/action")
+    assert "role-subscription.json" in found.remedy
 
 
 def test_quotas_that_are_too_small(world: AzureWorld) -> None:
@@ -115,3 +123,8 @@ def test_a_cloud_that_is_down_is_no_fault_of_the_settings(world: AzureWorld) -> 
     assert found["credentials"].ok is None
     assert "port 443" in found["credentials"].remedy
     assert found["all else"].ok is None
+
+
+def test_the_newest_of_the_marketplace_is_known_at_the_first_launch(world: AzureWorld) -> None:
+    found = findings(world, image="Debian:debian-12:12-gen2:latest")["image Debian:debian-12:12-gen2:latest"]
+    assert (found.ok, found.remedy) == (None, "name a version instead of latest")

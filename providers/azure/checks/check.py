@@ -32,7 +32,7 @@ from providers.checks import (
 )
 
 DOC = "docs/providers/azure.md"
-ROLE = "config/azure/role.json"
+ROLES = "config/azure/role.json and role-subscription.json"
 NEEDED = (
     "Microsoft.Compute/virtualMachines/read", "Microsoft.Compute/virtualMachines/write",
     "Microsoft.Compute/virtualMachines/delete", "Microsoft.Compute/virtualMachines/instanceView/read",
@@ -46,10 +46,11 @@ WITH_ADDRESSES = (
     "Microsoft.Network/publicIPAddresses/write", "Microsoft.Network/publicIPAddresses/delete",
     "Microsoft.Network/publicIPAddresses/join/action",
 )  # fmt: skip
+_ASSIGN = "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"
 _FEW = 16
 """Free addresses of a subnet below which they soon run out."""
 _REMEDIES = ErrorRemedies(
-    not_allowed=f"give burstd's identity the role {ROLE} ({DOC}, Rights)",
+    not_allowed=f"give burstd's identity the roles {ROLES} ({DOC}, Rights)",
     auth_failed=f"look at tenant, client_id and the file with the secret, which may have expired ({DOC}, Credentials)",
     unavailable="let burstd's user reach Azure on port 443 (HTTPS_PROXY in the unit where there is a proxy)",
 )
@@ -75,14 +76,26 @@ def _credentials(at: CheckedGroup) -> Verdict:
     return good(f"{who} sees resource group {said['name']} in {said['location']}")
 
 
-def _rights(at: CheckedGroup) -> Verdict:
-    path = at.calls.in_group("Microsoft.Authorization/permissions")
-    given = list(at.calls.pages(path, "read burstd's rights in its resource group"))
-    needed = [*NEEDED, *(WITH_ADDRESSES if at.settings.public_address else ())]
-    missing = [action for action in needed if not any(_allows(one, action) for one in given)]
-    if missing:
-        return bad(f"missing in the resource group: {first_few(missing)}", _REMEDIES.not_allowed)
-    return good(f"all {len(needed)} that it needs in the resource group")
+def _rights(at: CheckedGroup) -> Iterator[Verdict]:
+    """Of what a launch makes, and of what it uses, which may be in another resource group."""
+    uses = (
+        ("subnet", at.settings.subnet, "Microsoft.Network/virtualNetworks/subnets/join/action"),
+        ("security group", at.settings.security_group, "Microsoft.Network/networkSecurityGroups/join/action"),
+        ("machines' identity", at.settings.machine_identity, _ASSIGN),
+    )
+    group = [*NEEDED, *(WITH_ADDRESSES if at.settings.public_address else ())]
+    places = [
+        ("resource group", at.calls.in_group(""), group),
+        *((name, path, [one]) for name, path, one in uses if path),
+    ]
+    for name, path, needed in places:
+        where = f"{path}/providers/Microsoft.Authorization/permissions"
+        given = list(at.calls.pages(where, f"read burstd's rights to the {name}"))
+        missing = [action for action in needed if not any(_allows(one, action) for one in given)]
+        if missing:
+            yield bad(f"missing: {first_few(missing)}", _REMEDIES.not_allowed, f"rights to the {name}")
+        else:
+            yield good(f"all {len(needed)} that burstd needs", f"rights to the {name}")
 
 
 def _allows(permission: Resource, action: str) -> bool:
@@ -103,6 +116,8 @@ def _image(at: CheckedGroup, word: str) -> Verdict:
     except ProviderError as error:
         return _REMEDIES.verdict(error, f"mend {image_key(at.settings.image, word)}")
     name = newest.rpartition("/images/")[2] or newest
+    if not about:
+        return unclear(f"{name}: whether there is one the first launch tells", "name a version instead of latest")
     if about.get("osState") == "Specialized":
         return bad(
             f"{name} is specialized: machines get no user data from it", "make a generalized image (az vm generalize)"

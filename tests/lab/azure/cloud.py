@@ -280,9 +280,8 @@ class AzureCloud:
         if rest == f"Microsoft.Compute/locations/{LOCATION}/usages":
             return self._list(path, query, compute.Usage, self._usages())
         if kind_name == "Microsoft.Authorization/permissions":
-            actions = [
-                one for at, some in self.clients[client].items() if f"{HERE.lower()}/".startswith(at) for one in some
-            ]
+            roles = self.clients[client].items()
+            actions = [one for at, some in roles if f"{below.lower()}/".startswith(f"{at}/") for one in some]
             return Answer(200, {"value": [{"actions": actions, "notActions": []}]})
         return self._shared(path, query)
 
