@@ -167,7 +167,7 @@ class MachineListing:
         found: dict[str, str] = {}
         for said in self._calls.pages(self._calls.in_group(INTERFACES), "list network interfaces"):
             about = properties_of(said)
-            machine = machine_of((about.get("virtualMachine") or {}).get("id", ""))
+            machine = machine_of((about.get("virtualMachine") or {}).get("id", "")).lower()
             for one in about.get("ipConfigurations") or ():
                 address = properties_of(one).get("privateIPAddress")
                 if machine and address:
@@ -181,7 +181,7 @@ class MachineListing:
             self._calls.in_subscription(MACHINES), "list what has become of machines", statusOnly="true"
         )
         return {
-            machine_of(said["id"]): (properties_of(said).get("instanceView") or {}).get("statuses") or ()
+            machine_of(said["id"]).lower(): (properties_of(said).get("instanceView") or {}).get("statuses") or ()
             for said in everybodys
             if said["id"].lower().startswith(group)
         }

@@ -18,6 +18,7 @@ from providers.azure.leftovers import AzureLeftovers
 from providers.azure.listing import MachineListing
 from providers.azure.settings import AzureSettings
 from providers.azure.terminate import MachineTerminator
+from providers.azure.volumes import AzureVolumes
 from providers.parsing import malformed_as_unavailable
 
 
@@ -25,6 +26,7 @@ class AzureProvider:
     """One location of one subscription, in one resource group. A machine's name is its claim's."""
 
     idempotency = Idempotency.NAME
+    disks_at_launch = False
 
     def __init__(
         self,
@@ -52,6 +54,10 @@ class AzureProvider:
         self.images = malformed_as_unavailable(images.versions)
         self.cloud_time = malformed_as_unavailable(calls.server_time)
         self.check = partial(check, settings, calls, catalog, images, quotas)
+        volumes = AzureVolumes(cluster, settings, calls)
+        self.disks = malformed_as_unavailable(volumes.disks)
+        self.create_disk, self.delete_disk = volumes.create_disk, volumes.delete_disk
+        self.attach_disk, self.detach_disk = volumes.attach_disk, volumes.detach_disk
         self.close = calls.close
 
 

@@ -25,9 +25,10 @@ def belongs_to_cluster(said: Mapping[str, Any], cluster: str) -> bool:
 
 
 def machine_of(resource_id: str) -> str:
-    """Name, in small letters, of the machine that the id is of; empty: none."""
-    _, found, rest = resource_id.lower().partition(f"/providers/{MACHINES}/".lower())
-    return rest.partition("/")[0] if found else ""
+    """Name of the machine that the id is of; empty: none."""
+    kind = f"/providers/{MACHINES}/".lower()
+    start = resource_id.lower().find(kind)
+    return resource_id[start + len(kind) :].partition("/")[0] if start >= 0 else ""
 
 
 def properties_of(said: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from burstd.domain.cloud.volume import DiskRequest
 from burstd.domain.plugins.provider import Finding
 from burstd.testing.cloud_world import CLUSTER, launch_and_wait, launch_request, live_instances
+from burstd.testing.volume_contract import GIB
 from providers.azure.checks.check import NEEDED, WITH_ADDRESSES
 from tests.lab.azure import rights
 from tests.lab.azure.names import ENCRYPTION_SET, IDENTITY, MANAGED, MARKETPLACE, SECURITY_GROUP, SUBNET, THINGS
@@ -51,6 +53,16 @@ def test_the_roles_have_what_burstd_needs_and_nothing_else(world: AzureWorld) ->
     provider.terminate([one.id for one in machines])
     world.until(lambda: not list(provider.instances()))
     provider.remove(list(provider.leftovers()))
+    volume = DiskRequest("v1", machines[0].zone, GIB, {})
+    provider.create_disk(volume)
+    world.until(lambda: all(one.ready for one in provider.disks()))
+    (made,) = provider.disks()
+    (again,) = launch_and_wait(world, provider, "c5")
+    provider.attach_disk(made.id, again.id)
+    world.until(lambda: any(one.attached_to and one.ready for one in provider.disks()))
+    provider.terminate([again.id])
+    world.until(lambda: not list(provider.instances()))
+    provider.delete_disk(made.id)
     assert [one for one in provider.check([MANAGED, MARKETPLACE]) if one.ok is False] == []
     provider.quotas()
     roles = rights.role_actions("role") | rights.role_actions("role-subscription")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER, Instance, InstanceState
+from burstd.domain.cloud.volume import DiskRequest
 from burstd.domain.errors import (
     AuthFailed,
     BadRequest,
@@ -35,8 +36,9 @@ from burstd.testing.cloud_world import (
     live_instances,
     terminate_all,
 )
+from burstd.testing.volume_contract import GIB
 from providers.azure.provider import AzureProvider
-from tests.lab.azure.names import DEFINITION, GROUP, IDENTITY
+from tests.lab.azure.names import DEFINITION, ENCRYPTION_SET, GROUP, IDENTITY
 from tests.lab.azure.specs import LOCATION
 
 if TYPE_CHECKING:
@@ -474,6 +476,33 @@ class TestLeftovers:
             with pytest.raises(BadRequest, match=f"tag of cluster {CLUSTER}"):
                 provider.remove([ours, theirs])
         assert held(world) == before
+
+
+class TestVolumes:
+    def test_what_a_disk_is_made_of(self, world: AzureWorld) -> None:
+        key = {"type": "Premium_ZRS", "encryption_set": ENCRYPTION_SET}
+        provider = world.provider(CLUSTER, disk=key, tags={"owner": "ada"})
+        provider.create_disk(DiskRequest("v1", f"{LOCATION}-2", 10 * GIB, {"burstd-volume-name": "corpus"}))
+        (made,) = world.cloud.things[DISKS].values()
+        assert (made["sku"], made.get("zones")) == ({"name": "Premium_ZRS"}, None)
+        about = made["properties"]
+        assert (about["networkAccessPolicy"], about["publicNetworkAccess"]) == ("DenyAll", "Disabled")
+        assert about["encryption"]["diskEncryptionSetId"] == ENCRYPTION_SET
+        assert made["tags"] == {
+            "owner": "ada", "burstd-volume-name": "corpus", "burstd-volume-cluster": CLUSTER, "burstd-volume": "v1",
+        }  # fmt: skip
+        (disk,) = provider.disks()
+        assert (disk.zone, disk.size_bytes, disk.ready) == ("", 10 * GIB, False)
+
+    def test_in_another_zone_it_is_not_attached(self, world: AzureWorld, provider: AzureProvider) -> None:
+        (machine,) = launch_and_wait(world, provider, "c1")
+        assert machine.zone == f"{LOCATION}-1"
+        provider.create_disk(DiskRequest("v1", f"{LOCATION}-2", GIB, {}))
+        (disk,) = provider.disks()
+        with pytest.raises(BadRequest, match="not in the same zone"):
+            provider.attach_disk(disk.id, machine.id)
+        with pytest.raises(BadRequest, match="volume tag of cluster"):
+            provider.attach_disk(f"{machine.id}-os", machine.id)
 
 
 class TestOffers:

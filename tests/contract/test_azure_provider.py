@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from burstd.testing.provider_contract import FaultContract, ProviderContract
+from burstd.testing.volume_contract import VolumeContract
 
 if TYPE_CHECKING:
     from tests.lab.azure.world import AzureWorld
@@ -25,7 +26,7 @@ def world(tmp_path: Path) -> Iterator[AzureWorld]:
     made.close()
 
 
-class TestAzure(ProviderContract, FaultContract):
+class TestAzure(ProviderContract, FaultContract, VolumeContract):
     @pytest.fixture
     def world(self, world: AzureWorld) -> AzureWorld:
         return world

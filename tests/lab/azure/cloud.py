@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -94,6 +95,8 @@ class Machine:
     """Code and text with which its creation ends."""
     failed: tuple[str, str] | None = None
     power: str = "starting"
+    luns: dict[int, Json] = field(default_factory=dict)
+    """Disks that were attached, by their logical unit numbers."""
 
     @property
     def state(self) -> str:
@@ -150,6 +153,8 @@ class AzureCloud:
         self.page, self.other_page = 100, 100
         """Things to a page of machines, and of all else."""
         self.boot_s, self.stop_s, self.hide_s, self.skew_s = 1.0, 1.0, 0.0, 0.0
+        self._later: list[tuple[float, Callable[[], object]]] = []
+        """What is to happen to disks, and when."""
         self.refusals: list[Refusal] = []
         self.late: list[tuple[str, str]] = []
         """With what the next machines' creation fails."""
@@ -328,9 +333,8 @@ class AzureCloud:
             rows = [self._shown(kind, one) for key, one in held.items() if self._visible(key)]
             return self._list(f"{HERE}/providers/{kind}", query, _MODELS[kind], rows)
         if method == "PUT":
-            assert kind == _MACHINES
             assert said is not None
-            return self._put(name, headers, said)
+            return self._put(name, headers, said) if kind == _MACHINES else self._put_disk(name, said)
         known = held.get(name.lower())
         if method == "DELETE":
             assert query.keys() <= {"api-version", "forceDeletion"}
@@ -344,6 +348,9 @@ class AzureCloud:
             view = self._view(machine)
             schema.hold(compute.VirtualMachineInstanceView, view)
             return Answer(200, view)
+        if (method, more) == ("POST", "attachDetachDataDisks"):
+            assert said is not None
+            return self._change_disks(machine, said)
         assert (method, more) == ("POST", "retrieveBootDiagnosticsData")
         assert query.keys() <= {"api-version", "sasUriExpirationTimeInMinutes"}
         where = f"{self.url}/console/{name}"
@@ -392,6 +399,43 @@ class AzureCloud:
             raise Refused(500, "InternalServerError", "An internal error occurred.")
         operation = f"{self.url}{ROOT}/providers/Microsoft.Compute/locations/{LOCATION}/operations/1"
         return Answer(201, shown, {"Azure-AsyncOperation": operation}, cut=lost)
+
+    def _put_disk(self, name: str, said: Json) -> Answer:
+        schema.hold(compute.Disk, said, request=True)
+        assert name.lower() not in self.things[_DISKS], "a disk would be changed"
+        assert said["properties"]["creationData"]["createOption"] == "Empty"
+        about = {**said["properties"], "diskState": "Unattached", "provisioningState": "Creating"}
+        made = self._keep(_DISKS, name, said["tags"], about)
+        made |= {key: said[key] for key in ("sku", "zones") if key in said}
+        self._later.append((self._clock() + self.boot_s, lambda: about.update(provisioningState="Succeeded")))
+        return Answer(202, self._shown(_DISKS, made))
+
+    def _change_disks(self, machine: Machine, said: Json) -> Answer:
+        """Done a moment later; until then the disk says whose it is to be, or was."""
+        schema.hold(compute.AttachDetachDataDisksRequest, said, request=True)
+        for wanted in said.get("dataDisksToAttach", ()):
+            disk = self.things[_DISKS].get(_name(wanted["diskId"]))
+            if disk is None:
+                raise Refused(404, "NotFound", f"Disk {wanted['diskId']} is not found.")
+            if disk.get("managedBy") or wanted["lun"] in machine.luns:
+                raise Refused(409, "ConflictingUserInput", "The disk or the LUN is in use by another machine or disk.")
+            if disk.get("zones", []) != machine.said.get("zones", []) and disk["sku"]["name"][-4:] != "_ZRS":
+                raise Refused(400, "BadRequest", "Disk and machine are not in the same zone.")
+            assert wanted["deleteOption"] == "Detach", "the machine's end would take the disk along"
+            machine.luns[wanted["lun"]] = disk
+            disk["managedBy"] = machine.said["id"]
+            self._later.append((self._clock() + 1.0, partial(disk["properties"].update, diskState="Attached")))
+        for wanted in said.get("dataDisksToDetach", ()):
+            for lun, disk in list(machine.luns.items()):
+                if _name(disk["id"]) == _name(wanted["diskId"]):
+                    self._later.append((self._clock() + 1.0, partial(self._detach, machine, lun)))
+        return Answer(202)
+
+    def _detach(self, machine: Machine, lun: int) -> None:
+        disk = machine.luns.pop(lun, None)
+        if disk is not None:
+            del disk["managedBy"]
+            disk["properties"]["diskState"] = "Unattached"
 
     def _judge(self, said: Json, about: Json) -> None:
         """What Azure refuses at once."""
@@ -482,6 +526,10 @@ class AzureCloud:
         machine.fails, machine.until = None, begin + self.stop_s
 
     def _advance(self) -> None:
+        due = [work for at, work in self._later if at <= self._clock()]
+        self._later = [one for one in self._later if one[0] > self._clock()]
+        for work in due:
+            work()
         for name, machine in list(self.machines.items()):
             if machine.until > self._clock():
                 continue
@@ -495,6 +543,8 @@ class AzureCloud:
 
     def _gone(self, name: str, machine: Machine) -> None:
         self._behind.ended(machine.said["name"])
+        for lun in list(machine.luns):
+            self._detach(machine, lun)
         del self.machines[name], self.things[_MACHINES][name]
         for kind, thing in ((_INTERFACES, machine.interface), (_ADDRESSES, machine.address), (_DISKS, machine.disk)):
             held = self.things[kind].get(_name(thing))

@@ -45,6 +45,10 @@ def needed(method: str, path: str, body: Mapping[str, Any] | None) -> Iterator[N
         yield _VERSIONS if "publishers" in words else f"{provider}/locations/{words[2]}/{_VERBS[method]}", path
         return
     yield "/".join((provider, words[0], *words[2::2], _VERBS[method])), path
+    if words[-1] == "attachDetachDataDisks":
+        yield "Microsoft.Compute/disks/write", group
+    if method == "PUT" and words[0] == "disks" and body is not None and "encryption" in body["properties"]:
+        yield "Microsoft.Compute/diskEncryptionSets/read", body["properties"]["encryption"]["diskEncryptionSetId"]
     if method == "PUT" and words[0] == "virtualMachines" and body is not None:
         yield from _linked(body["properties"], group)
         for identity in body.get("identity", {}).get("userAssignedIdentities", {}):

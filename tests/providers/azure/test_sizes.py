@@ -46,7 +46,7 @@ def test_the_settings_say_it_first() -> None:
 def test_zones_and_ids() -> None:
     for zone in ("", "1", "3"):
         assert zone_number(LOCATION, zone_name(LOCATION, zone)) == zone
-    assert machine_of("/subscriptions/X/resourcegroups/y/providers/microsoft.compute/virtualmachines/Ab-1") == "ab-1"
+    assert machine_of("/subscriptions/X/resourcegroups/y/providers/microsoft.compute/virtualmachines/Ab-1") == "Ab-1"
     assert machine_of("/subscriptions/x") == ""
 
 
