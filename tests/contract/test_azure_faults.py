@@ -38,7 +38,7 @@ from burstd.testing.cloud_world import (
 )
 from burstd.testing.volume_contract import GIB
 from providers.azure.provider import AzureProvider
-from tests.lab.azure.names import DEFINITION, ENCRYPTION_SET, GROUP, IDENTITY
+from tests.lab.azure.names import DEFINITION, ENCRYPTION_SET, IDENTITY
 from tests.lab.azure.specs import LOCATION
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.clouds
 MACHINES, DISKS = "Microsoft.Compute/virtualMachines", "Microsoft.Compute/disks"
 INTERFACES, ADDRESSES = "Microsoft.Network/networkInterfaces", "Microsoft.Network/publicIPAddresses"
-LIST = f"/resourceGroups/{GROUP}/providers/{MACHINES}"
 
 
 @pytest.fixture

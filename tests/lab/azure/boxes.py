@@ -10,8 +10,8 @@ from pathlib import Path
 
 from providers.sandbox.boxes.lab import Lab
 from tests.lab import boxes as lab_boxes
-from tests.lab.azure.cloud import Behind, Machine
 from tests.lab.azure.imds import ADDRESS, Guest, Imds
+from tests.lab.azure.resource_group import Behind, Machine
 from tests.lab.azure.specs import SIZES
 
 _WATCH_S = 0.2

@@ -17,7 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import jwt
 from cryptography import x509
 
-from tests.lab.azure.cloud import Answer, AzureCloud
+from tests.lab.azure.answers import Answer
+from tests.lab.azure.cloud import AzureCloud
 from tests.lab.kubernetes.certificates import Authority
 
 TENANT = "7e4a4700-0000-4000-8000-0123456789ab"
