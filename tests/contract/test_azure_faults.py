@@ -38,7 +38,7 @@ from burstd.testing.cloud_world import (
 )
 from burstd.testing.volume_contract import GIB
 from providers.azure.provider import AzureProvider
-from tests.lab.azure.names import DEFINITION, ENCRYPTION_SET, IDENTITY
+from tests.lab.azure.names import DEFINITION, ENCRYPTION_SET, IDENTITY, MANAGED, MARKETPLACE
 from tests.lab.azure.specs import LOCATION
 
 if TYPE_CHECKING:
@@ -475,6 +475,33 @@ class TestLeftovers:
             with pytest.raises(BadRequest, match=f"tag of cluster {CLUSTER}"):
                 provider.remove([ours, theirs])
         assert held(world) == before
+
+
+class TestImages:
+    def test_versions_that_cannot_be_used_here_are_none(self, world: AzureWorld, provider: AzureProvider) -> None:
+        day = "2026-11-{:02}T00:00:00.0000000+00:00".format
+        world.cloud.versions.clear()
+        world.cloud.publish("1.9.0", day(1))
+        newest = world.cloud.publish("1.10.0", day(1))
+        world.cloud.publish("1.11.0", day(2), excludeFromLatest=True)
+        world.cloud.publish("1.12.0", day(3), targetRegions=[{"name": "East US"}])
+        world.cloud.publish("1.13.0", day(4), targetRegions=[{"name": "westeurope", "excludeFromLatest": True}])
+        failed = world.cloud.publish("1.14.0", day(5))
+        world.cloud.versions[failed]["properties"]["provisioningState"] = "Failed"
+        assert [one.rpartition("/")[2] for one in provider.images(DEFINITION)] == ["1.10.0", "1.9.0"]
+        request = replace(launch_request(world, provider, "c1"), image=DEFINITION)
+        provider.launch([request])
+        (machine,) = world.cloud.machines.values()
+        assert machine.said["properties"]["storageProfile"]["imageReference"] == {"id": newest}
+
+    @pytest.mark.parametrize("image", [MANAGED, MARKETPLACE, f"{DEFINITION}/versions/1.0.0"])
+    def test_what_has_no_versions_is_its_own(self, provider: AzureProvider, image: str) -> None:
+        assert provider.images(image) == (image,)
+
+    @pytest.mark.parametrize("image", [f"{DEFINITION}x", "", "Debian:debian-12", "/etc/passwd"])
+    def test_what_is_no_image_is_refused(self, world: AzureWorld, image: str) -> None:
+        with pytest.raises(BadRequest):
+            world.provider(CLUSTER, image="").images(image)
 
 
 class TestVolumes:
