@@ -18,7 +18,7 @@ MAX_USER_DATA_BYTES = 16384
 _SECRETS = (
     re.compile(r"BEGIN [A-Z0-9 ]*PRIVATE KEY"),
     re.compile(r"munge\.key|mungekey|slurm\.key|jwt_hs256\.key"),
-    re.compile(r"aws_secret_access_key|os_password|application_credential_secret", re.IGNORECASE),
+    re.compile(r"aws_secret_access_key|azure_client_secret|os_password|application_credential_secret", re.IGNORECASE),
     re.compile(r"\b(?:plain_text_passwd|hashed_passwd|passwd|password)[\"']?\s*:\s*[\"']?[^\s\"']"),
 )
 

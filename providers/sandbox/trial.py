@@ -105,7 +105,7 @@ def suite_for(slurm: tuple[int, ...]) -> tuple[str, bool]:
                 return _SLURMD[release], release == slurm
     raise SandboxError(
         f"no Debian release has a slurmd for slurmctld {'.'.join(f'{part:02}' for part in slurm)}",
-        "try a cloud instead: --provider aws, openstack or openshift",
+        "try a cloud instead: --provider aws, azure, openstack or openshift",
     )
 
 

@@ -45,6 +45,10 @@ def test_what_is_left_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         ('kind = "aws"\nregion = "eu-1"', "i-17", "aws ec2 terminate-instances --region eu-1 --instance-ids i-17"),
         ('kind = "aws"', "i-17", "aws ec2 terminate-instances --region REGION --instance-ids i-17"),
+        (
+            'kind = "azure"\nresource_group = "hpc"', "lab-gpu1-a",
+            "az vm delete --yes --force-deletion true --resource-group hpc --name lab-gpu1-a",
+        ),
         ('kind = "google"\nproject = "p"', "a/7", "gcloud compute instances delete --project p --zone a burstd-c1"),
         ('kind = "openstack"', "a; reboot", "openstack server delete 'a; reboot'"),
         ('kind = "openshift"\nnamespace = "hpc"', "pod-1", "kubectl delete pod --namespace hpc pod-1"),

@@ -21,7 +21,7 @@ from tests.lab import slurm_files
 PROJECT = Path(__file__).parents[2]
 PREFIX = "/opt/burstd"
 """Where the virtual environment is in a head box."""
-EXTRAS = ("aws", "google", "openshift", "openstack", "postgresql", "s3", "swift")
+EXTRAS = ("aws", "azure", "google", "openshift", "openstack", "postgresql", "s3", "swift")
 """All clouds, stores and databases. The others need libraries that pip does not bring."""
 _UNUSED_S = 7 * 86400
 PARTS = ("burstd", "policies", "providers", "staging", "config", "systemd", "pyproject.toml", "README.md", "LICENSE")

@@ -92,6 +92,7 @@ _LONGEST = (
     "tests/web/test_in_browser.py",
     "tests/crash/test_spot.py",
     "tests/e2e/test_aws.py",
+    "tests/e2e/test_azure.py",
     "tests/crash/test_directed.py",
     "tests/crash/test_reuse.py",
     "tests/e2e/test_commands.py",

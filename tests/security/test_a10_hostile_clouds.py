@@ -17,6 +17,9 @@ from burstd.domain.cloud.read_limits import ANSWER_BYTES, AnswerTooLarge, read_b
 from burstd.domain.errors import CloudUnavailable, OutcomeUnknown, ProviderError
 from providers.aws.calls import AwsCalls
 from providers.aws.provider import AwsProvider
+from providers.azure.calls import AzureCalls
+from providers.azure.provider import AzureProvider
+from providers.azure.resources import MACHINES
 from providers.google.calls import GoogleCalls
 from providers.google.provider import GoogleProvider
 from providers.openshift.client.calls import OpenShiftCalls
@@ -28,6 +31,7 @@ from providers.openstack.settings import OpenStackSettings
 from providers.parsing import malformed_as_unavailable
 from tests.doubles.lying_http import HttpLie, LyingServer, bomb, deep, endless, lying_server
 from tests.providers.aws.ec2 import settings as aws_settings
+from tests.providers.azure.samples import settings as azure_settings
 from tests.providers.google.things import settings as google_settings
 from tests.providers.openshift.things import settings as openshift_settings
 from tests.providers.openstack.stub import serving
@@ -123,6 +127,20 @@ def _google(server: LyingServer, _: Path, monkeypatch: pytest.MonkeyPatch) -> It
     calls.close()
 
 
+@contextmanager
+def _azure(server: LyingServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
+    monkeypatch.setattr("providers.azure.access.AzureAccess.token", lambda _: "t0")
+    calls = AzureCalls(azure_settings(endpoint=server.url, timeout_s=10))
+
+    def ask(changes: bool) -> object:
+        if changes:
+            return calls.mutate("DELETE", calls.in_group(MACHINES, "m1"), "delete m1")
+        return list(calls.pages(calls.in_group(MACHINES), "list machines"))
+
+    yield ask
+    calls.close()
+
+
 def _lying(lie: Callable[[], HttpLie]) -> AbstractContextManager[LyingServer]:
     """What Nova has is told as it is: else nothing is asked of it."""
     link = {"rel": "self", "href": "/compute/v2.1/"}
@@ -133,7 +151,7 @@ def _lying(lie: Callable[[], HttpLie]) -> AbstractContextManager[LyingServer]:
     )
 
 
-READERS = {"openstack": _openstack, "openshift": _openshift, "aws": _aws, "google": _google}
+READERS = {"openstack": _openstack, "openshift": _openshift, "aws": _aws, "azure": _azure, "google": _google}
 
 
 @pytest.fixture(params=READERS)
@@ -184,6 +202,16 @@ def _servers(token: str) -> bytes:
     return json.dumps({"servers": [], "servers_links": [{"rel": "next", "href": f"?marker={token}"}]}).encode()
 
 
+def _machines(token: str) -> bytes:
+    more = f"/subscriptions/s/providers/{MACHINES}?$skiptoken={token}" if token else ""
+    return json.dumps({"value": [], "nextLink": more}).encode()
+
+
+_PAGE_OF = {
+    "openstack": _servers, "openshift": _pods, "aws": _reservations, "azure": _machines, "google": _instances,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("tokens", [("a",), ("a", "b"), ("a", "b", "c", "d")], ids=len)
 @pytest.mark.parametrize("name", READERS)
 def test_a_list_that_comes_back_to_its_beginning(
@@ -200,7 +228,6 @@ def test_a_list_that_comes_back_to_its_beginning(
         assert len(server.asked) <= len(tokens) + 3
 
 
-_PAGE_OF = {"openstack": _servers, "openshift": _pods, "aws": _reservations, "google": _instances}
 _SLOW_S = 0.5
 
 
@@ -229,8 +256,8 @@ def _many(name: str, count: int) -> bytes:
     """A page with so many things, the last one."""
     if name == "aws":
         return b"<R><reservationSet>" + b"<item/>" * count + b"</reservationSet></R>"
-    if name == "openstack":
-        return json.dumps({"servers": [{}] * count}).encode()
+    if name in ("azure", "openstack"):
+        return json.dumps({"value" if name == "azure" else "servers": [{}] * count}).encode()
     return json.dumps({"items": [{}] * count, "metadata": {"resourceVersion": "1"}}).encode()
 
 
@@ -284,11 +311,18 @@ def _refusing(loaded: list[int]) -> Callable[[object, bytes], None]:
     return refuse
 
 
-_STRANGE = [[], [[]], "x", [1], {"servers": [[]], "items": [[]]}, {"servers": ["x"], "items": {}, "metadata": []}]
+_STRANGE = [
+    [],
+    [[]],
+    "x",
+    [1],
+    {"servers": [[]], "items": [[]], "value": [[]]},
+    {"servers": ["x"], "items": {}, "value": "x", "metadata": []},
+]
 
 
 @pytest.mark.parametrize("said", _STRANGE, ids=json.dumps)
-@pytest.mark.parametrize("name", ["openstack", "openshift", "google"])
+@pytest.mark.parametrize("name", ["azure", "google", "openstack", "openshift"])
 def test_an_answer_of_another_form(name: str, said: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lie = HttpLie(headers=_JSON, body=[json.dumps(said).encode()])
     with (
@@ -301,6 +335,7 @@ def test_an_answer_of_another_form(name: str, said: object, tmp_path: Path, monk
 
 _SETTINGS: dict[Any, Callable[[], Any]] = {
     AwsProvider: aws_settings,
+    AzureProvider: azure_settings,
     GoogleProvider: google_settings,
     OpenStackProvider: lambda: OpenStackSettings(networks=["n"], flavors=["*"]),
     OpenShiftProvider: openshift_settings,

@@ -11,6 +11,7 @@ from burstd.domain.cloud.instance import TAG_CLAIM, TAG_CLUSTER
 from burstd.testing.cloud_world import launch_and_wait
 from providers.aws import tags as aws_tags
 from providers.aws.listing import InstanceListing as AwsListing
+from providers.azure import resources as azure_resources
 from providers.google import labels as google_labels
 from providers.openshift import labels as openshift_marks
 from providers.openstack.servers import metadata as openstack_marks
@@ -60,6 +61,11 @@ def test_aws_tags_that_are_said_twice(other: str, *, first: bool) -> None:
 def _aws(said: list[dict[str, Any]]) -> list[str]:
     ec2 = FakeEc2(describe_instances=[{"Reservations": [{"Instances": [{"InstanceId": "i-1", "Tags": said}]}]}])
     return [one.id for one in AwsListing("aws", OURS, aws_settings(page=7), ec2).instances()]
+
+
+@STRANGE
+def test_azure(labels: Mapping[str, Any]) -> None:
+    assert not azure_resources.belongs_to_cluster({"name": "m1", "tags": labels}, OURS)
 
 
 @STRANGE

@@ -41,6 +41,7 @@ from burstd.settings.staging import ImageSettings, WorkdirSettings
 from burstd.share import share_path
 from burstd.slurm.hostlist import expand
 from providers.aws.settings import AwsSettings
+from providers.azure.settings import AzureSettings
 from providers.openstack.settings import OpenStackSettings
 
 EXAMPLE = share_path("config", "burstd.toml")
@@ -173,8 +174,8 @@ def test_the_example_shows_every_key_of_projects_and_has_none() -> None:
         assert getattr(found.projects["atlas"], key) == getattr(defaults, key), key
 
 
-@pytest.mark.parametrize("model", [AwsSettings, OpenStackSettings])
-def test_the_example_of_each_provider_is_right(model: type[AwsSettings | OpenStackSettings]) -> None:
+@pytest.mark.parametrize("model", [AwsSettings, AzureSettings, OpenStackSettings])
+def test_the_example_of_each_provider_is_right(model: type[AwsSettings | AzureSettings | OpenStackSettings]) -> None:
     table = tomllib.loads(ALL_SET)["providers"][model.__name__.removesuffix("Settings").lower()]
     assert model.model_validate({key: value for key, value in table.items() if key != "kind"}).image == table["image"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-KINDS = ("sandbox", "aws", "google", "openstack", "openshift")
+KINDS = ("sandbox", "aws", "azure", "google", "openstack", "openshift")
 TREES = {"home": "{home}"}
 """Each user's own home directory, as the account database has it."""
 _POOL_KEYS = {"name", "nodes", "type", "cpus", "memory", "gres"}

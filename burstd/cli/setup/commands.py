@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _SERVICES = ("burstd.socket", "burstd.service")
 _POOL_EXAMPLE = "name=gpu,nodes=4,type=g5.xlarge,cpus=4,memory=15000,gres=gpu:a10g:1"
-_ALLOWED_TYPES = {"aws": "instance_types", "google": "machine_types", "openstack": "flavors"}
+_ALLOWED_TYPES = {"aws": "instance_types", "azure": "instance_types", "google": "machine_types", "openstack": "flavors"}
 """Key of a provider with the types that the site allows: those of the pools, where nothing else is said."""
 _ANSWER_TIMEOUT_S = 60.0
 _POLL_S = 0.2
@@ -64,7 +64,7 @@ _POLL_S = 0.2
 @with_client
 def init(
     burstd: ApiClient,
-    provider: Annotated[str, typer.Option(metavar="KIND", help="sandbox, aws, google, openstack or openshift.")] = "",
+    provider: Annotated[str, typer.Option(metavar="KIND", help=f"{', '.join(KINDS[:-1])} or {KINDS[-1]}.")] = "",
     keys: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="A key of the provider's; may be repeated.")
     ] = [],  # noqa: B006 - Typer copies it

@@ -21,6 +21,7 @@ from burstd.settings.sections import ProviderSettings
 
 _ENDS = {
     "aws": "aws ec2 terminate-instances --region {region} --instance-ids {id}",
+    "azure": "az vm delete --yes --force-deletion true --resource-group {resource_group} --name {id}",
     "google": "gcloud compute instances delete --project {project} --zone {zone} burstd-{claim}",
     "openstack": "openstack server delete {id}",
     "openshift": "kubectl delete pod --namespace {namespace} {id}",
@@ -67,7 +68,8 @@ def _end(provider: ProviderSettings | None, claim: Claim) -> str:
     """The command that ends a machine; empty: nobody knows it."""
     if provider is None or not claim.instance_id:
         return ""
-    keys = {"region": "REGION", "namespace": "NAMESPACE", "project": "PROJECT", **provider.plugin_settings}
+    unnamed = {"region": "REGION", "namespace": "NAMESPACE", "resource_group": "GROUP", "project": "PROJECT"}
+    keys = {**unnamed, **provider.plugin_settings}
     keys |= {"id": claim.instance_id, "claim": claim.id, "zone": claim.offer.zone}
     # To be pasted by root: what a cloud calls a machine is a word there, and nothing more.
     return _ENDS.get(provider.kind, "").format_map({key: shlex.quote(str(value)) for key, value in keys.items()})

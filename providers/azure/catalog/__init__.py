@@ -1,0 +1,1 @@
+"""What can be started, for how much, and how many."""

@@ -1,0 +1,1 @@
+"""Whether launching would work, looked at without making anything."""
