@@ -16,7 +16,7 @@ from tests.lab.remains import remains
 if TYPE_CHECKING:
     from tests.lab.azure.site import AzureSite
 
-pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.lab.google.site import GoogleSite
 from tests.lab.google.world import INSERT, PROJECT
 from tests.lab.remains import remains
 
-pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.thorough]
 
 TYPES = {"main": ("g2-standard-8",), "short": ("n2-standard-2", "n1-standard-4"), "spot": ("n2-standard-8",)}
 """By pool; the first is the cheapest."""

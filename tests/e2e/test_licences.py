@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.sites import QUICK, cloud_inventory, restarts, site_up, wait_all_gone, wait_done
 
-pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.thorough]
 
 JOBS = 40
 

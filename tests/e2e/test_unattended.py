@@ -9,7 +9,7 @@ from providers.sandbox.boxes.box import find_boxes
 from tests.e2e.sites import QUICK, record, restarts, site_up, wait_all_gone
 from tests.lab.site import Site
 
-pytestmark = [pytest.mark.boxes, pytest.mark.slurm]
+pytestmark = [pytest.mark.boxes, pytest.mark.slurm, pytest.mark.thorough]
 
 SILENT_S = 24.0
 SETTINGS = QUICK.replace("keep_alive_s = 2", "keep_alive_s = 600") + f"[node]\nunattended_h = {SILENT_S / 3600:.6f}\n"
