@@ -19,7 +19,9 @@ from burstd.domain.claim import Claim
 from burstd.runtime.clock import SteadyClock
 from providers.sandbox.boxes.box import Box, find_boxes
 from providers.sandbox.cloud import wire
+from tests.lab import programs
 from tests.lab.base_site import BaseSite
+from tests.lab.patience import patience_s
 from tests.lab.remains import remains
 from tests.lab.site import TYPES, Site
 
@@ -177,6 +179,22 @@ def wait_done(site: BaseSite, jobs: Sequence[str], timeout_s: float = 90.0) -> N
 def restarts(site: BaseSite, jobs: Sequence[str]) -> dict[str, int]:
     """How often Slurm has started these jobs again."""
     return {job: int(site.job(job)["Restarts"]) for job in jobs}
+
+
+def try_provider(site: BaseSite, name: str, pool: str) -> None:
+    """``burstctl provider try`` with the rights that burstd has: first beside burstd, then while it is stopped."""
+    trial = [f"{programs.PREFIX}/bin/burstctl", "provider", "try", name, "--spend", "0.50", "--pool", pool]
+    refused = site.cluster.head.run(trial, check=False)
+    assert "burstd works for cluster lab" in refused.stderr
+    site.kill_burstd("TERM")
+    done = site.cluster.head.run(trial, check=False, timeout=patience_s(300))
+    site.start_burstd()
+    site.wait(site.has_looked, 30, "burstd's first loop")
+    lines = [line.split(": ")[0].split() for line in done.stdout.splitlines() if line.startswith(("ok", "not ok", "?"))]
+    looked_at = ["launch", "asked again", "list", "boot", "entry", "end", "leftovers", "cost"]
+    assert [" ".join(words[1:]) for words in lines] == looked_at, done.stdout + done.stderr
+    assert {words[0] for words in lines} == {"ok"}, done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def seconds_until(site: BaseSite, what: Callable[[], bool], timeout_s: float, name: str) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.sites import COPY, QUICK, claims_of, restarts
+from tests.e2e.sites import COPY, QUICK, claims_of, restarts, try_provider
 from tests.lab.remains import remains
 
 if TYPE_CHECKING:
@@ -79,6 +79,12 @@ def test_a_spot_machine_is_drained_when_its_own_metadata_says_that_it_ends(site:
     site.wait(lambda: "interruption" in site.cluster.sh(f"sinfo -hN -n {slot} -o %E"), 20, "the node's reason")
     site.wait_job(job, timeout_s=120)
     assert site.job(job)["Restarts"] == "1"
+
+
+def test_a_trial_launches_enters_and_ends_one_machine(site: AzureSite) -> None:
+    site.wait_empty()
+    try_provider(site, "azure", "cpu")
+    assert site.instances() == []
 
 
 def test_in_the_end_nothing_is_left_and_nothing_was_refused(site: AzureSite) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from burstd.domain.cloud.offer import OfferRule, Pool
 from burstd.domain.slurm.shape import Gres, Shape
-from tests.e2e.sites import COPY, QUICK, claims_of, events, restarts
+from tests.e2e.sites import COPY, QUICK, claims_of, events, restarts, try_provider
 from tests.lab.google.cloud import REGION, SUBNETWORK, ZONES
 from tests.lab.google.server import Fault
 from tests.lab.google.site import GoogleSite
@@ -96,6 +96,11 @@ def test_a_spot_vm_is_drained_when_its_own_metadata_says_that_it_ends(site: Goog
     site.wait(lambda: "interruption" in site.cluster.sh(f"sinfo -hN -n {slot} -o %E"), 20, "the node's reason")
     site.wait_job(job)
     assert restarts(site, [job]) == {job: 1}
+
+
+def test_a_trial_launches_enters_and_ends_one_machine(site: GoogleSite) -> None:
+    try_provider(site, "google", "short")
+    assert not [machine for machine in site.of_pool("short") if machine.name.startswith("burstd-try")]
 
 
 def test_in_the_end_only_the_neighbour_s_machine_is_left(site: GoogleSite, theirs: str) -> None:
