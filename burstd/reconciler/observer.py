@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -15,7 +15,7 @@ from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.errors import BurstdError, SchedulerRefused, SchedulerUnavailable
 from burstd.domain.plugins.provider import Provider, ShellProvider
-from burstd.domain.slurm.job import PENDING_STATES
+from burstd.domain.slurm.job import PENDING_STATES, Job
 from burstd.domain.slurm.node import Node, with_shards_in_use, with_suspended_jobs
 from burstd.domain.snapshot import NOT_READ_YET, CloudView, SlurmView, Unavailable
 from burstd.planner.isolation import node_subject as subject
@@ -103,8 +103,7 @@ class Observer:
             jobs = tuple(self._context.scheduler.jobs())
             ended = tuple(self._context.scheduler.ended_jobs())
             reservations = tuple(self._context.scheduler.reservations())
-            wanted = any(job.licenses for job in jobs if job.state in PENDING_STATES)
-            licences = self._context.scheduler.licenses() if wanted else {}
+            licences = self._free_licences(jobs)
             version = "{}.{:02}.{}".format(*self._context.scheduler.version())
         except (SchedulerUnavailable, SchedulerRefused, ValueError) as error:
             if isinstance(error, ValueError):
@@ -119,6 +118,16 @@ class Observer:
             seen = with_suspended_jobs(with_shards_in_use(nodes, jobs), jobs)
             self._slurm = SlurmView(jobs, seen, reservations, read, version, ended, licences)
         return self._slurm
+
+    def _free_licences(self, jobs: Sequence[Job]) -> Mapping[str, int]:
+        """None where nobody waits for some, or slurmctld does not say: then they limit nothing."""
+        if not any(job.licenses for job in jobs if job.state in PENDING_STATES):
+            return {}
+        try:
+            return self._context.scheduler.licenses()
+        except (SchedulerUnavailable, SchedulerRefused) as error:
+            log.warning("licences cannot be read", error=str(error))
+            return {}
 
     def _with_last_busy(self, node: Node, read: float) -> Node:
         """The node with the time at which it was last seen busy, where the clock jumped since Slurm noted its own.

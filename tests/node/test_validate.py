@@ -15,7 +15,7 @@ from burstd.domain.plugins.shell import CommandTimedOut, CompletedCommand, Conne
 from burstd.domain.slurm.shape import Gres, Shape
 from burstd.node.errors import CommandFailed
 from burstd.node.expected import ExpectedMachine
-from burstd.node.validation import ValidationRequest, start_slurmd, validate_machine
+from burstd.node.validation import Unattended, ValidationRequest, start_slurmd, validate_machine
 
 KEY = b"the cluster's munge key: 32 bytes"
 CREDENTIAL = "MUNGE:AwQFAACredential:"
@@ -189,22 +189,33 @@ def test_a_machine_that_cannot_say_what_it_is() -> None:
     "answer", [CommandTimedOut("slow"), ConnectionLost("gone"), CompletedCommand(1, "", "no /run")]
 )
 def test_a_machine_that_cannot_watch_is_a_node_all_the_same(answer: CompletedCommand | Exception) -> None:
-    recorder = Recorder([CompletedCommand(0, "", ""), answer])
+    recorder = Recorder([answer, CompletedCommand(0, "", "")])
     start_slurmd("cl1", lambda: cast("Shell", recorder), watch="true")
     assert recorder.answers == []
-    assert recorder.asked[1][1].endswith(b"true")
+    assert recorder.asked[0][1].endswith(b"true")
 
 
-@pytest.mark.parametrize(("watch", "verdicts", "calls"), [("", "", 1), ("", "79=requeue", 2), ("true", "", 2)])
-def test_a_machine_watches_itself_for_its_cloud_or_its_own_faults(watch: str, verdicts: str, calls: int) -> None:
+@pytest.mark.parametrize(
+    ("watch", "verdicts", "unattended", "calls"),
+    [
+        ("", "", None, 1), ("", "79=requeue", None, 2), ("true", "", None, 2),
+        ("", "", Unattended(60, "/var/spool/burst", 30), 2),
+    ],
+)  # fmt: skip
+def test_a_machine_watches_itself_before_it_is_a_node(
+    watch: str, verdicts: str, unattended: Unattended | None, calls: int
+) -> None:
+    """For its cloud, for its own faults, or for burstd's end."""
     recorder = Recorder([CompletedCommand(0, "", "")] * calls)
-    start_slurmd("cl1", lambda: cast("Shell", recorder), watch=watch, verdicts=verdicts)
+    start_slurmd("cl1", lambda: cast("Shell", recorder), watch=watch, verdicts=verdicts, unattended=unattended)
     assert recorder.answers == []
     assert len(recorder.asked) == calls
     if calls > 1:
-        assert recorder.asked[1][1].endswith(f"{verdicts}{watch}".encode())
+        script, given = recorder.asked[0]
+        assert given.endswith(f"{verdicts}{watch}".encode())
+        assert script.endswith(" 60 /var/spool/burst 30" if unattended else " 0  0")
 
 
 def test_a_machine_that_cannot_start_slurmd_in_time_is_none() -> None:
     with pytest.raises(CommandTimedOut):
-        start_slurmd("cl1", lambda: cast("Shell", Recorder([CommandTimedOut("slow")])), watch="true")
+        start_slurmd("cl1", lambda: cast("Shell", Recorder([CommandTimedOut("slow")])))

@@ -139,7 +139,25 @@ def test_jobs_that_can_have_their_licences(
     assert all("licence" in remark.reason for remark in found.remarks)
 
 
-def test_tasks_of_an_array_and_components_share_licences() -> None:
+def test_a_job_of_the_site_s_own_nodes_holds_no_licence_back() -> None:
+    own = job("1", licenses="solver:1", priority=9, partitions=("onprem",))
+    burst = job("2", licenses="solver:1", priority=8)
+    snapshot = make_snapshot(own, burst)
+    assert isinstance(snapshot.slurm, SlurmView)
+    found = pending_demand(replace(snapshot, slurm=replace(snapshot.slurm, licenses={"solver": 1})))
+    assert [one.gang_id() for one in found.pending_jobs if one.burst] == ["2"]
+
+
+def test_licences_and_a_throttle_limit_an_array_together() -> None:
+    array = job("7", tasks=40, array_job_id="7", array_tasks="1-40", tasks_limit=8, licenses="solver", priority=9)
+    requeued = job("7_50", array_job_id="7", tasks_limit=8, priority=8)
+    snapshot = make_snapshot(array, requeued)
+    assert isinstance(snapshot.slurm, SlurmView)
+    found = pending_demand(replace(snapshot, slurm=replace(snapshot.slurm, licenses={"solver": 7})))
+    assert [one.tasks for one in found.pending_jobs] == [7, 1], "the throttle has room for one that needs no licence"
+
+
+def test_tasks_of_an_array_share_licences() -> None:
     array = job("7", tasks=40, array_job_id="7", array_tasks="1-40", licenses="solver:2", priority=9)
     snapshot = make_snapshot(array)
     assert isinstance(snapshot.slurm, SlurmView)

@@ -271,7 +271,7 @@ class _QueueScan:
         burst = any(self._serves(job.partitions) for job in jobs)
         if burst and (never := next(filter(None, map(self._scratch_fault, jobs)), "")):
             return _NotCounted(tuple(Remark("demand", f"job:{j.id}", "impossible", never) for j in jobs))
-        tasks, why = self._tasks(jobs)
+        tasks, why = self._tasks(jobs, burst=burst)
         if tasks:
             (job, request), *more = [(job, self._cache.requests.request_for(job)) for job in jobs]
             return PendingJob(job, request, tasks, burst, tasks == 1 and not (job.array_tasks or more), tuple(more))
@@ -297,19 +297,32 @@ class _QueueScan:
             known = self._reasons_by_text[reason] = pending_reason(reason)
         return known
 
-    def _tasks(self, jobs: tuple[Job, ...]) -> tuple[int, str]:
+    def _tasks(self, jobs: tuple[Job, ...], *, burst: bool) -> tuple[int, str]:
         """How many tasks of these jobs count, and why none does."""
         for job in jobs:
             why = self._blocking_reason(job)
             if why:
                 return 0, why if len(jobs) == 1 else f"component {job.id}: {why}"
-        tasks, why = self._array_tasks(jobs[0])
-        if not tasks or not any(job.licenses for job in jobs):
-            return tasks, why
-        return self._licensed_tasks(jobs, tasks)
+        job, running = jobs[0], None
+        tasks = max(1, job.tasks)
+        if job.tasks_limit:
+            if self._running is None:
+                self._running = _running_tasks(self._slurm.jobs)
+            running = self._running
+            tasks = min(tasks, job.tasks_limit - running[job.array_job_id or job.id])
+            if tasks <= 0:
+                return 0, f"the array's % throttle allows {job.tasks_limit} running tasks"
+        if burst and any(job.licenses for job in jobs):
+            tasks, why = self._licensed_tasks(jobs, tasks)
+        if running is not None:
+            running[job.array_job_id or job.id] += tasks
+        return tasks, "" if tasks else why
 
     def _licensed_tasks(self, jobs: tuple[Job, ...], tasks: int) -> tuple[int, str]:
-        """So many as can have their licences now, when all before them in the queue have theirs."""
+        """So many as can have their licences now, when those before them that machines may be made for have theirs.
+
+        Jobs of other partitions hold none back: slurmctld counts what is in use only.
+        """
         wanted: Counter[str] = Counter()
         for job in jobs:
             wanted.update(wanted_licenses(job.licenses))
@@ -321,19 +334,6 @@ class _QueueScan:
                 return 0, f"it needs {number} of licence {name}, and {self._licences[name]} are free for it"
         for name, number in counted.items():
             self._licences[name] -= number * tasks
-        return tasks, ""
-
-    def _array_tasks(self, job: Job) -> tuple[int, str]:
-        """How many the array's throttle allows."""
-        if not job.tasks_limit:
-            return max(1, job.tasks), ""
-        if self._running is None:
-            self._running = _running_tasks(self._slurm.jobs)
-        left = job.tasks_limit - self._running[job.array_job_id or job.id]
-        if left <= 0:
-            return 0, f"the array's % throttle allows {job.tasks_limit} running tasks"
-        tasks = min(max(1, job.tasks), left)
-        self._running[job.array_job_id or job.id] += tasks
         return tasks, ""
 
     def _blocking_reason(self, job: Job) -> str:
