@@ -39,8 +39,7 @@ _FIELDS = (
 _OPERATION_FIELDS = (
     "nextPageToken,items(clientOperationId,error,httpErrorMessage,insertTime,operationType,targetId,targetLink)"
 )
-_PREEMPTED = "compute.instances.preempted"
-_OPERATIONS = f'(operationType = "insert") OR (operationType = "{_PREEMPTED}")'
+_INSERTED, _PREEMPTED = "insert", "compute.instances.preempted"
 _LATE_S = 900.0
 """How long after a launch Google may refuse it."""
 _MAX_ENDED = 10_000
@@ -133,10 +132,12 @@ class InstanceListing:
             self._alive = {name: one for name, one in seen.items() if not one.state.ended}
 
     def _operations(self, zone: str, since: float) -> Iterator[Mapping[str, Any]]:
-        """Newest first, down to that time. In a zone that is not there nothing was launched."""
+        """Newest first, down to that time, of all kinds: Google takes no filter together with an order. In a zone that
+        is not there nothing was launched.
+        """
         listed = self._calls.items(
             "compute.zoneOperations.list", f"list operations of {zone}", project=self._settings.project, zone=zone,
-            filter=_OPERATIONS, orderBy="creationTimestamp desc", fields=_OPERATION_FIELDS,
+            orderBy="creationTimestamp desc", fields=_OPERATION_FIELDS,
         )  # fmt: skip
         with suppress(NotFound):
             yield from takewhile(lambda one: seconds(one.get("insertTime", "")) >= since, listed)
@@ -150,7 +151,7 @@ class InstanceListing:
             return one and replace(one, state=InstanceState.TERMINATED, error=why)
         link = str(operation.get("targetLink", ""))
         claim = labels.claim_of_name(labels.last_part(link)) if "/instances/" in link else ""
-        if not operation.get("error") or not claim:
+        if operation.get("operationType") != _INSERTED or not operation.get("error") or not claim:
             return None
         if operation.get("clientOperationId") != labels.request_id(self._cluster, claim):
             return None

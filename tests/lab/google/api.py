@@ -27,7 +27,7 @@ Json = dict[str, Any]
 SMALLEST_DISK_GIB = 10
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
-_COMPARISON = re.compile(r'\(?([\w.-]+) = "([^"]*)"\)?')
+_COMPARISON = re.compile(r'([\w.-]+) = "([^"]*)"')
 
 
 @dataclass(slots=True)
@@ -104,6 +104,9 @@ class Api:
             raise not_found(f"projects/{path['project']}")
         if "zone" in path and path["zone"] not in ZONES:
             raise not_found(f"projects/{self.project.name}/zones/{path['zone']}")
+        if call.query.get("filter") and call.query.get("orderBy"):
+            raise RefusalError(400, "invalid", "Invalid value for field 'orderBy': Specifying both a list filter and "
+                               "sort order is not currently supported")  # fmt: skip
         self.project.settle()
         return work(call)
 
@@ -396,15 +399,15 @@ def _page(found: Sequence[Any], query: Json) -> tuple[Sequence[Any], Json]:
 
 
 def fits(thing: Json, text: str) -> bool:
-    """Google's filters, as far as they are of comparisons for equality that are joined by ``OR``."""
+    """Google's filters, as far as they are one comparison for equality."""
     if not text:
         return True
-    several = [_COMPARISON.fullmatch(part) for part in text.split(" OR ")]
-    if not all(several):
+    found = _COMPARISON.fullmatch(text)
+    if found is None:
         raise RefusalError(
             400, "invalid", f"Invalid value for field 'filter': '{text}'. Invalid list filter expression."
         )
-    return any(one is not None and _field(thing, one[1]) == one[2] for one in several)
+    return bool(_field(thing, found[1]) == found[2])
 
 
 def _field(thing: Json, name: str) -> Any:
