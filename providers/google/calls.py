@@ -55,31 +55,18 @@ class GoogleCalls:
     ) -> Iterator[Mapping[str, Any]]:
         """The things of every page, each asked for when it is needed; ends early only by raising.
 
-        ``keeps_items``: as ``BoundedList`` has it.
+        Raises CloudUnavailable where Google warns: some may be missing. ``keeps_items``: as ``BoundedList`` has it.
         """
         reading = BoundedList(what, keeps_items=keeps_items)
-        for page in self._pages(method, what, reading, words):
-            yield from reading.items(page.get(list_key, []))
-
-    def aggregated(self, method: str, key: str, what: str, **words: Any) -> Iterator[Mapping[str, Any]]:
-        """The things under ``key`` of every place, likewise. Raises CloudUnavailable where a place is missing."""
-        reading = BoundedList(what)
-        for page in self._pages(method, what, reading, words):
-            scopes = reading.items(list((page.get("items") or {}).values()))
-            if page.get("unreachables") or any(_unreachable(one) for one in (page, *scopes)):
-                raise CloudUnavailable(f"cannot {what}: Google does not reach all zones, and gives a part of the list")
-            for scope in scopes:
-                yield from reading.items(scope.get(key, []))
-
-    def _pages(
-        self, method: str, what: str, reading: BoundedList, words: Mapping[str, Any]
-    ) -> Iterator[Mapping[str, Any]]:
         seen: set[str] = set()
         more: dict[str, str] = {}
         while True:
             with reading.page():
                 answer = self.query(method, what, **words, **more)
-            yield answer
+            warning = (answer.get("warning") or {}).get("code")
+            if warning not in (None, "NO_RESULTS_ON_PAGE"):
+                raise CloudUnavailable(f"cannot {what}: Google gives a part of the list ({warning})")
+            yield from reading.items(answer.get(list_key, []))
             token = answer.get("nextPageToken")
             if not token:
                 return
@@ -260,8 +247,3 @@ def _first(error: Exception) -> str:
 def _response(error: Any) -> HttpResponse:
     headers = {name.lower(): str(value) for name, value in error.resp.items()}
     return HttpResponse(int(error.resp.status), headers, error.content.decode(errors="replace"))
-
-
-def _unreachable(said: Mapping[str, Any]) -> bool:
-    """Whether a list, or its part of one place, has that warning."""
-    return (said.get("warning") or {}).get("code") == "UNREACHABLE"

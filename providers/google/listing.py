@@ -1,4 +1,5 @@
-"""Lists our instances, and reads what their serial ports say.
+"""Lists our instances zone by zone, and reads what their serial ports say. Lists of all zones would be of the whole
+world, and fail with a zone that is no concern of ours.
 
 A launch that Google took and refused later leaves no instance, only an operation that failed; so does a Spot VM that
 Google took back. Operations are listed by zone, newest first, and only while one may be of interest.
@@ -36,9 +37,7 @@ _FIELDS = (
     "networkInterfaces/networkIP,creationTimestamp"
 )
 """Without the user data, which would be most of a page."""
-_OPERATION_FIELDS = (
-    "nextPageToken,items(clientOperationId,error,httpErrorMessage,insertTime,operationType,targetId,targetLink)"
-)
+_OPERATION_FIELDS = "clientOperationId,error,httpErrorMessage,insertTime,operationType,targetId,targetLink"
 _INSERTED, _PREEMPTED = "insert", "compute.instances.preempted"
 _LATE_S = 900.0
 """How long after a launch Google may refuse it."""
@@ -53,7 +52,7 @@ def parse_id(instance_id: str) -> tuple[str, str] | None:
 
 
 class InstanceListing:
-    """The instances of one cluster. ``clock`` need not know the date."""
+    """The instances of one cluster. ``zones``: all of the region. ``clock`` need not know the date."""
 
     def __init__(
         self, name: str, cluster: str, settings: GoogleSettings, calls: GoogleCalls, zones: Callable[[], list[str]],
@@ -92,15 +91,16 @@ class InstanceListing:
         took back since the last list.
         """
         seen: dict[str, Instance] = {}
-        pages = self._calls.aggregated(
-            "compute.instances.aggregatedList", "instances", "list instances", project=self._settings.project,
-            filter=labels.cluster_filter(self._cluster), maxResults=self._settings.page,
-            fields=labels.list_fields("instances", _FIELDS),
-        )  # fmt: skip
-        for said in pages:
-            if labels.belongs_to_cluster(said, self._cluster) and (one := self._instance(said)).id not in seen:
-                seen[one.id] = one
-                yield one
+        for zone in self._zones():
+            pages = self._calls.items(
+                "compute.instances.list", f"list instances of {zone}", project=self._settings.project, zone=zone,
+                filter=labels.cluster_filter(self._cluster), maxResults=self._settings.page,
+                fields=labels.list_fields(_FIELDS),
+            )  # fmt: skip
+            for said in pages:
+                if labels.belongs_to_cluster(said, self._cluster) and (one := self._instance(said)).id not in seen:
+                    seen[one.id] = one
+                    yield one
         yield from self._gone(seen)
 
     def console(self, instance_id: str) -> str:
@@ -118,11 +118,13 @@ class InstanceListing:
         return str(answer.get("contents") or "")
 
     def _gone(self, seen: Mapping[str, Instance]) -> Iterator[Instance]:
-        now, ours = self._clock(), self._zones()
+        now = self._clock()
         with self._lock:
             missing = {name: one for name, one in self._alive.items() if name not in seen}
-            until = {**dict.fromkeys(ours, self._launched_before), **self._look_until}
-        zones = {zone for zone, end in until.items() if now <= end} | {one.zone for one in missing.values()}
+            zones = {zone for zone, end in self._look_until.items() if now <= end}
+        zones |= {one.zone for one in missing.values()}
+        if now <= self._launched_before:
+            zones |= set(self._zones())
         for zone in sorted(zones):
             for operation in self._operations(zone, self._calls.answered_at() - _LATE_S):
                 one = self._read(operation, zone, missing)
@@ -137,7 +139,7 @@ class InstanceListing:
         """
         listed = self._calls.items(
             "compute.zoneOperations.list", f"list operations of {zone}", project=self._settings.project, zone=zone,
-            orderBy="creationTimestamp desc", fields=_OPERATION_FIELDS,
+            orderBy="creationTimestamp desc", fields=labels.list_fields(_OPERATION_FIELDS),
         )  # fmt: skip
         with suppress(NotFound):
             yield from takewhile(lambda one: seconds(one.get("insertTime", "")) >= since, listed)

@@ -7,7 +7,7 @@ stays when its instance ends. https://cloud.google.com/compute/docs/disks
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from burstd.domain.cloud.instance import TAG_CLUSTER
@@ -23,30 +23,36 @@ from providers.google.settings import GoogleSettings
 _GIB = 1 << 30
 _VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?")
 _GONE = "DELETING"
-_FIELDS = "id,name,description,labels,status,sizeGb,users,zone"
+_FIELDS = "id,name,description,labels,status,sizeGb,users"
 
 
 class GoogleVolumes:
-    """Of one cluster, in one region."""
+    """Of one cluster, in one region, whose zones are ``zones``."""
 
-    def __init__(self, cluster: str, settings: GoogleSettings, calls: GoogleCalls) -> None:
+    def __init__(
+        self, cluster: str, settings: GoogleSettings, calls: GoogleCalls, zones: Callable[[], list[str]]
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
+        self._zones = zones
 
     def disks(self) -> Iterator[Disk]:
-        """Ours, page by page; and where some are attached, the numbers of our instances, which disks do not say."""
-        pages = self._calls.aggregated(
-            "compute.disks.aggregatedList", "disks", "list volumes", project=self._settings.project,
-            filter=labels.cluster_filter(self._cluster, TAG_VOLUME_CLUSTER), maxResults=self._settings.page,
-            fields=labels.list_fields("disks", _FIELDS),
-        )  # fmt: skip
-        numbers: Mapping[tuple[str, str], str] | None = None
-        for said in pages:
-            if self._is_ours(said) and said["status"] != _GONE:
-                if said.get("users") and numbers is None:
-                    numbers = self._numbers()
-                yield _disk(said, numbers or {})
+        """Ours, page by page; and in zones where some are attached, the numbers of our instances, which disks do not
+        say.
+        """
+        for zone in self._zones():
+            pages = self._calls.items(
+                "compute.disks.list", f"list volumes of {zone}", project=self._settings.project, zone=zone,
+                filter=labels.cluster_filter(self._cluster, TAG_VOLUME_CLUSTER), maxResults=self._settings.page,
+                fields=labels.list_fields(_FIELDS),
+            )  # fmt: skip
+            numbers: Mapping[str, str] | None = None
+            for said in pages:
+                if self._is_ours(said) and said["status"] != _GONE:
+                    if said.get("users") and numbers is None:
+                        numbers = self._numbers(zone)
+                    yield _disk(said, zone, numbers or {})
 
     def create_disk(self, request: DiskRequest) -> None:
         """One call. One of that name that is ours is the one that was asked for before."""
@@ -136,14 +142,14 @@ class GoogleVolumes:
         )  # fmt: skip
         return {last_part(one.get("source", "")): one["deviceName"] for one in said.get("disks", ())}
 
-    def _numbers(self) -> Mapping[tuple[str, str], str]:
-        """Of our instances, by zone and name."""
-        listed = self._calls.aggregated(
-            "compute.instances.aggregatedList", "instances", "list instances", project=self._settings.project,
+    def _numbers(self, zone: str) -> Mapping[str, str]:
+        """Of our instances there, by name."""
+        listed = self._calls.items(
+            "compute.instances.list", f"list instances of {zone}", project=self._settings.project, zone=zone,
             filter=labels.cluster_filter(self._cluster, TAG_CLUSTER), maxResults=self._settings.page,
-            fields=labels.list_fields("instances", "id,name,zone"),
+            fields=labels.list_fields("id,name"),
         )  # fmt: skip
-        return {(last_part(one["zone"]), one["name"]): str(one["id"]) for one in listed}
+        return {one["name"]: str(one["id"]) for one in listed}
 
     def _is_ours(self, disk: GoogleResource) -> bool:
         return labels.belongs_to_cluster(disk, self._cluster, TAG_VOLUME_CLUSTER)
@@ -156,8 +162,8 @@ def _place(thing_id: str) -> tuple[str, str]:
     return place
 
 
-def _disk(said: GoogleResource, numbers: Mapping[tuple[str, str], str]) -> Disk:
-    zone, status = last_part(said["zone"]), str(said["status"])
+def _disk(said: GoogleResource, zone: str, numbers: Mapping[str, str]) -> Disk:
+    status = str(said["status"])
     user = last_part(next(iter(said.get("users") or ()), ""))
     tags = labels.tags_of(said) | {
         key: str(value) for key, value in said["labels"].items() if key in (TAG_VOLUME, TAG_VOLUME_CLUSTER)
@@ -168,7 +174,7 @@ def _disk(said: GoogleResource, numbers: Mapping[tuple[str, str], str]) -> Disk:
         zone=zone,
         size_bytes=int(said["sizeGb"]) * _GIB,
         ready=status == "READY",
-        attached_to=f"{zone}/{numbers.get((zone, user), user)}" if user else "",
+        attached_to=f"{zone}/{numbers.get(user, user)}" if user else "",
         device_paths=(f"/dev/disk/by-id/google-{said['name']}",),
         error="Google could not make it" if status == "FAILED" else "",
         status=status,

@@ -47,7 +47,7 @@ from tests.lab.google.world import INSERT, LIST, PROJECT, GoogleWorld, role_perm
 
 pytestmark = pytest.mark.clouds
 
-DELETE, OPERATIONS = "compute.instances.delete", "compute.zoneOperations.list"
+DELETE, OPERATIONS, DISKS = "compute.instances.delete", "compute.zoneOperations.list", "compute.disks.list"
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ class TestRefusedLate:
         live_instances(provider)
         before = world.server.calls.copy()
         live_instances(provider)
-        assert world.server.calls - before == Counter({LIST: 1})
+        assert world.server.calls - before == Counter({LIST: len(ZONES)})
 
     def test_what_a_half_made_machine_leaves_is_found(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER)
@@ -255,16 +255,21 @@ class TestRefusals:
         provider = world.provider(CLUSTER, credentials_file=None)
         assert isinstance(launch_outcome(world, provider, "c1"), Instance)
 
-    def test_a_zone_that_does_not_answer_makes_no_short_list(self, world: GoogleWorld) -> None:
+    @pytest.mark.parametrize("code", ["UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED"])
+    @pytest.mark.parametrize("method", [LIST, OPERATIONS, DISKS, "compute.machineTypes.list"])
+    def test_a_part_of_a_list_is_no_list(self, world: GoogleWorld, method: str, code: str) -> None:
         provider = world.provider(CLUSTER)
-        launch_and_wait(world, provider, "c1")
-        for edit in (
-            lambda said: said.update(unreachables=["zones/europe-west4-b"]),
-            lambda said: said["items"]["zones/europe-west4-b"]["warning"].update(code="UNREACHABLE"),
-        ):
-            world.server.faults.append(Fault(LIST, edit=edit))
-            with pytest.raises(CloudUnavailable, match="part of the list"):
-                list(provider.instances())
+
+        def read() -> None:
+            provider.offers()
+            for things in (provider.instances(), provider.disks(), provider.leftovers()):
+                list(things)
+
+        world.server.faults.append(Fault(method, edit=lambda said: said.update(warning={"code": code})))
+        with pytest.raises(CloudUnavailable, match=rf"part of the list \({code}\)"):
+            read()
+        world.server.faults.append(Fault(method, edit=lambda said: said.update(warning={"code": "NO_RESULTS_ON_PAGE"})))
+        read()
 
     def test_what_cannot_be_a_name_is_never_sent(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER)
@@ -394,7 +399,29 @@ class TestRequests:
         world.until(lambda: len(live_instances(provider)) == 45)
         before = world.server.calls.copy()
         assert len(live_instances(provider)) == 45
-        assert world.server.calls - before == Counter({LIST: 3, OPERATIONS: 1})
+        assert world.server.calls - before == Counter({LIST: 3 + 1, OPERATIONS: len(ZONES)})
+
+
+class TestZones:
+    def test_what_is_in_a_zone_that_the_settings_leave_out_by_now_is_seen(self, world: GoogleWorld) -> None:
+        before = world.provider(CLUSTER, zones=[ZONES[1]])
+        (made,) = launch_and_wait(world, before, "c1")
+        before.create_disk(replace(disk_request("v1"), zone=ZONES[1]))
+        world.project.faults.leak = 1
+        after = world.provider(CLUSTER, zones=[ZONES[0]])
+        assert [one.id for one in live_instances(after)] == [made.id]
+        assert [one.zone for one in after.disks()] == [ZONES[1]]
+        after.terminate([made.id])
+        world.until(lambda: [one.claim_id for one in after.leftovers()] == ["c1"])
+
+    def test_what_is_in_another_region_is_another_provider_s(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        (made,) = launch_and_wait(world, provider, "c1")
+        provider.create_disk(disk_request("v1"))
+        world.instance(made.id).zone = "us-central1-a"
+        for disk in world.project.disks.values():
+            disk.zone, disk.user = "us-central1-a", ""
+        assert list(provider.instances()) == list(provider.disks()) == list(provider.leftovers()) == []
 
 
 class TestOffers:

@@ -68,10 +68,10 @@ class Api:
             "compute.instances.insert": (self._insert, ("compute.instances.create", "compute.disks.create")),
             "compute.instances.delete": (self._delete, ("compute.instances.delete",)),
             "compute.instances.get": (self._get, ("compute.instances.get",)),
-            "compute.instances.aggregatedList": (self._list, ("compute.instances.list",)),
+            "compute.instances.list": (self._list, ("compute.instances.list",)),
             "compute.instances.getSerialPortOutput": (self._console, ("compute.instances.getSerialPortOutput",)),
             "compute.zoneOperations.list": (self._operations, ("compute.zoneOperations.list",)),
-            "compute.disks.aggregatedList": (self._disks, ("compute.disks.list",)),
+            "compute.disks.list": (self._disks, ("compute.disks.list",)),
             "compute.disks.get": (self._disk, ("compute.disks.get",)),
             "compute.disks.insert": (self._make_disk, ("compute.disks.create", "compute.disks.setLabels")),
             "compute.instances.attachDisk": (self._attach, ("compute.instances.attachDisk", "compute.disks.use")),
@@ -209,12 +209,12 @@ class Api:
         return {"kind": "compute#serialPortOutput", "contents": text, "start": "0", "next": str(len(text))}
 
     def _list(self, call: Call) -> Json:
-        return self._scoped("instances", [(i.zone, self._instance(i)) for i in self.project.listed()], call.query)
+        found = [self._instance(one) for one in self.project.listed() if one.zone == call.path["zone"]]
+        return self._flat("instanceList", sorted(found, key=_name), call.query)
 
     def _disks(self, call: Call) -> Json:
-        return self._scoped(
-            "disks", [(one.zone, self._disk_of(one)) for one in self.project.disks.values()], call.query
-        )
+        found = [self._disk_of(one) for one in self.project.disks.values() if one.zone == call.path["zone"]]
+        return self._flat("diskList", sorted(found, key=_name), call.query)
 
     def _disk(self, call: Call) -> Json:
         return self._disk_of(self._find_disk(call.path))
@@ -372,24 +372,17 @@ class Api:
             }
         return found
 
-    def _scoped(self, key: str, found: Iterable[tuple[str, Json]], query: Json) -> Json:
-        """Every zone is in each page, with its part of the page."""
-        wanted = sorted(((zone, one) for zone, one in found if fits(one, query.get("filter", ""))),
-                        key=lambda pair: (pair[0], pair[1]["name"]))  # fmt: skip
-        page, more = _page(wanted, query)
-        items: Json = {}
-        for zone in ZONES:
-            some = [one for at, one in page if at == zone]
-            empty = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": f"no results for scope 'zones/{zone}'"}}
-            items[f"zones/{zone}"] = {key: some} if some else empty
-        return {"kind": f"compute#{key[:-1]}AggregatedList", "items": items, **more}
-
     def _flat(self, kind: str, found: Iterable[Json], query: Json) -> Json:
         page, more = _page([one for one in found if fits(one, query.get("filter", ""))], query)
-        return {"kind": f"compute#{kind}", "items": page, **more} if page else {"kind": f"compute#{kind}", **more}
+        empty = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "There are no results on this page."}}
+        return {"kind": f"compute#{kind}", **({"items": page} if page else empty), **more}
 
     def _at(self, zone: str) -> str:
         return f"projects/{self.project.name}/zones/{zone}"
+
+
+def _name(said: Json) -> str:
+    return str(said["name"])
 
 
 def _page(found: Sequence[Any], query: Json) -> tuple[Sequence[Any], Json]:
