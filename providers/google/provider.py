@@ -50,7 +50,7 @@ class GoogleProvider:
         self.offers = malformed_as_unavailable(catalog.offers)
         self.launch = InstanceLauncher(name, cluster, settings, calls, listing.launched).launch
         self.instances = malformed_as_unavailable(listing.instances)
-        self.terminate = InstanceTerminator(settings, calls, listing.forget).terminate
+        self.terminate = InstanceTerminator(settings, calls, listing.ended).terminate
         self.leftovers = malformed_as_unavailable(leftovers.list_leftovers)
         self.remove = leftovers.remove
         self.console = malformed_as_unavailable(listing.console)

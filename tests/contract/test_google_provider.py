@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, DiskRequest
 from burstd.domain.errors import (
@@ -311,7 +311,9 @@ class TestLives:
         assert "TERMINATED" in found.error
         terminate_all(world, provider)
 
-    def test_a_spot_vm_that_is_taken_back_says_so_once_more(self, world: GoogleWorld) -> None:
+    @pytest.mark.parametrize("polls", [0, 1, 2])
+    def test_a_spot_vm_that_is_taken_back_says_so_in_every_list(self, world: GoogleWorld, polls: int) -> None:
+        """``polls`` see it stop; the planner takes nothing for gone that a single list says so of."""
         provider = world.provider(CLUSTER)
         asked = replace(launch_request(world, provider, "c1"), offer=offer(provider, "n2-standard-2", spot=True))
         (outcome,) = provider.launch([asked])
@@ -319,11 +321,32 @@ class TestLives:
         world.until(lambda: bool(live_instances(provider)))
         assert live_instances(provider)[0].spot
         world.pass_time(7200)
+        world.project.faults.stop_s = 30.0
         world.project.preempt(world.instance(outcome.result.id))
-        (found,) = provider.instances()
-        assert (found.id, found.state) == (outcome.result.id, InstanceState.TERMINATED)
-        assert "preempted" in found.error
+        for state in (*[InstanceState.STOPPING] * polls, *[InstanceState.TERMINATED] * 3):
+            if state is InstanceState.TERMINATED:
+                world.pass_time(30.0)
+            (found,) = provider.instances()
+            assert (found.id, found.state) == (outcome.result.id, state)
+            assert "preempted" in found.error
+        world.pass_time(900.0)
         assert list(provider.instances()) == []
+        before = world.server.calls.copy()
+        assert list(provider.instances()) == []
+        assert world.server.calls - before == Counter({LIST: len(ZONES)})
+
+    def test_one_that_burstd_has_ended_needs_no_reason(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        (made,) = launch_and_wait(world, provider, "c1")
+        world.pass_time(3600)
+        list(provider.instances())
+        before = world.server.calls.copy()
+        provider.terminate([made.id])
+        (found,) = provider.instances()
+        assert (found.state, found.error) == (InstanceState.STOPPING, "")
+        world.pass_time(10)
+        assert list(provider.instances()) == []
+        assert world.server.calls - before == Counter({DELETE: 1, LIST: 2 * len(ZONES)})
 
     def test_the_end_that_google_keeps(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER, max_run_h=2)
@@ -421,7 +444,7 @@ class TestZones:
         world.instance(made.id).zone = "us-central1-a"
         for disk in world.project.disks.values():
             disk.zone, disk.user = "us-central1-a", ""
-        assert list(provider.instances()) == list(provider.disks()) == list(provider.leftovers()) == []
+        assert [*provider.instances(), *provider.disks(), *provider.leftovers()] == []
 
 
 class TestOffers:
@@ -439,6 +462,7 @@ class TestOffers:
         assert memory == {"n2-standard-2": 0, "g2-standard-8": 24 << 10, "t2a-standard-4": 0}
 
     def test_what_has_no_price_is_not_offered(self, world: GoogleWorld) -> None:
+        """Of a type with local SSDs the list has all but these."""
         provider = world.provider(CLUSTER, machine_types=["a2-*", "e2-*", "n2-standard-2"])
         assert {one.instance_type for one in provider.offers()} == {"n2-standard-2"}
         found = {one.subject: one for one in provider.check([])}
@@ -508,6 +532,21 @@ class TestVolumes:
         world.pass_time(60)
         with pytest.raises(QuotaExceeded, match="SSD_TOTAL_GB"):
             provider.create_disk(disk_request("v1"))
+
+    def test_one_that_bears_the_labels_of_both_is_no_leftover(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        provider.create_disk(disk_request("v1"))
+        (disk,) = world.project.disks.values()
+        disk.labels = {**disk.labels, "burstd-cluster": CLUSTER}
+        assert list(provider.leftovers()) == []
+        with pytest.raises(BadRequest, match=disk.id):
+            provider.remove([Leftover("disk", f"{disk.zone}/{disk.id}", "google", "")])
+        assert len(list(provider.disks())) == 1
+
+    @pytest.mark.parametrize("label", ["burstd-cluster", "burstd-volume", "burstd-x"])
+    def test_labels_of_the_settings_are_none_of_burstd_s(self, world: GoogleWorld, label: str) -> None:
+        with pytest.raises(ValueError, match="burstd's own"):
+            world.settings(CLUSTER, labels={label: CLUSTER})
 
     def test_what_google_makes_no_disk_of(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER)

@@ -261,10 +261,10 @@ class Project:
         self.machines.ended(instance)
 
     def preempt(self, instance: Instance) -> None:
-        """Google takes it back."""
+        """Google takes it back: it is told to stop, and is gone when it has."""
         now = self.clock()
         self._operate("compute.instances.preempted", instance.zone, f"instances/{instance.name}", instance.id, now)
-        instance.status, instance.gone_at = "STOPPING", now
+        instance.status, instance.gone_at = "STOPPING", now + self.faults.stop_s
 
     def settle(self) -> None:
         """Moves all to where they are by now."""

@@ -99,7 +99,7 @@ def test_filters(text: str, *, found: bool) -> None:
 )
 def test_no_list_takes_a_filter_and_an_order(world: GoogleWorld, method: str, place: dict[str, str]) -> None:
     calls = GoogleCalls(world.settings("ours"))
-    words = {"project": PROJECT, "orderBy": "creationTimestamp desc", "filter": 'name = "a"', **place}
+    words: dict[str, Any] = {"project": PROJECT, "orderBy": "creationTimestamp desc", "filter": 'name = "a"', **place}
     with pytest.raises(BadRequest, match="both a list filter and sort order"):
         list(calls.items(method, "list them", **words))
     calls.close()
