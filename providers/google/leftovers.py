@@ -1,7 +1,7 @@
 """Disks that bear the cluster's label and that no instance uses. Nothing else outlives a machine: network interfaces
 and external addresses are parts of it.
 
-Nothing is removed that does not bear exactly the cluster's label when it is asked for by its id.
+Nothing is removed that does not bear exactly the cluster's label when it is asked for by its id, and no volume.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from burstd.domain.cloud.instance import TAG_CLAIM, Leftover
+from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER
 from burstd.domain.errors import NotFound, ProviderError
 from providers.batch_calls import BatchCall
 from providers.google import labels
@@ -43,7 +44,7 @@ class GoogleLeftovers:
                 fields=labels.list_fields(_FIELDS),
             )  # fmt: skip
             for disk in pages:
-                if not disk.get("users") and labels.belongs_to_cluster(disk, self._cluster):
+                if not disk.get("users") and self._is_ours(disk):
                     claim = labels.tags_of(disk).get(TAG_CLAIM, "")
                     yield Leftover(_DISK, f"{zone}/{disk['id']}", self._name, claim)
 
@@ -68,7 +69,11 @@ class GoogleLeftovers:
                 continue
 
     def _strange(self, _: str, disk: GoogleResource) -> str:
-        return "" if labels.belongs_to_cluster(disk, self._cluster) else str(disk["id"])
+        return "" if self._is_ours(disk) else str(disk["id"])
+
+    def _is_ours(self, disk: GoogleResource) -> bool:
+        is_volume = not {TAG_VOLUME, TAG_VOLUME_CLUSTER}.isdisjoint(disk.get("labels") or {})
+        return labels.belongs_to_cluster(disk, self._cluster) and not is_volume
 
     def _delete(self, _: str, disks: Sequence[GoogleResource]) -> list[ProviderError | None]:
         return BatchCall(self._settings.side_by_side).call_each(self._delete_one, disks)

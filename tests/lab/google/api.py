@@ -430,7 +430,8 @@ def skus() -> list[Json]:
         for prefix, usage, part in (("", "OnDemand", 1), ("Spot Preemptible ", "Preemptible", 4)):
             sku(f"{prefix}{family} Instance Core running in Netherlands", usage, core // part, "h")
             sku(f"{prefix}{family} Instance Ram running in Netherlands", usage, ram // part, "GiBy.h")
-    for gpu, price in (("Nvidia Tesla T4", 350_000_000), ("Nvidia L4", 616_000_000)):
+    for gpu, price in (("Nvidia Tesla T4", 350_000_000), ("Nvidia L4", 616_000_000),
+                       ("Nvidia Tesla A100 80GB", 1_571_000_000)):  # fmt: skip
         sku(f"{gpu} GPU running in Netherlands", "OnDemand", price, "h")
         sku(f"{gpu} GPU attached to Spot Preemptible VMs running in Netherlands", "Preemptible", price // 4, "h")
     sku("N2 Instance Core running in Sydney", "OnDemand", 1, "h", "australia-southeast1")
