@@ -7,12 +7,13 @@ stays when its instance ends. https://cloud.google.com/compute/docs/disks
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from burstd.domain.cloud.instance import TAG_CLUSTER
 from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, Disk, DiskRequest
-from burstd.domain.errors import BadRequest, NotFound
+from burstd.domain.errors import BadRequest, NotFound, OutcomeUnknown, ProviderError
 from providers.google import labels
 from providers.google.calls import GoogleCalls
 from providers.google.errors import GoogleAlreadyExists, operation_error
@@ -36,6 +37,8 @@ class GoogleVolumes:
         self._settings = settings
         self._calls = calls
         self._zones = zones
+        self._refused: Counter[str] = Counter()
+        """By volume, how many of its creations Google took and refused later, as far as this process has heard."""
 
     def disks(self) -> Iterator[Disk]:
         """Ours, page by page; and in zones where some are attached, the numbers of our instances, which disks do not
@@ -55,7 +58,10 @@ class GoogleVolumes:
                     yield _disk(said, zone, numbers or {})
 
     def create_disk(self, request: DiskRequest) -> None:
-        """One call. One of that name that is ours is the one that was asked for before."""
+        """One call. One of that name that is ours is the one that was asked for before.
+
+        Google repeats the outcome of a request by its id: one that failed later is told once, then asked for anew.
+        """
         if not _VOLUME.fullmatch(request.volume_id):
             raise BadRequest(f"volume {request.volume_id!r} cannot be in the name of a disk: a-z, 0-9 and '-'")
         name, kind = f"burstd-volume-{request.volume_id}", self._settings.disk.type
@@ -72,16 +78,16 @@ class GoogleVolumes:
         try:
             operation = self._calls.mutate(
                 "compute.disks.insert", f"create disk {name}", body=body, **place,
-                requestId=labels.request_id(self._cluster, request.volume_id),
+                requestId=labels.request_id(self._cluster, f"{request.volume_id}/{self._refused[request.volume_id]}"),
             )  # fmt: skip
         except GoogleAlreadyExists:
-            said = self._calls.query("compute.disks.get", f"read disk {name}", disk=name, fields="labels", **place)
-            if not self._is_ours(said):
+            if not self._is_ours(self._existing(name, place)):
                 raise
             return
         except NotFound as error:
             raise BadRequest(str(error)) from error
         if operation.get("error"):
+            self._refused[request.volume_id] += 1
             raise operation_error(operation)
 
     def attach_disk(self, disk_id: str, instance_id: str) -> None:
@@ -122,6 +128,12 @@ class GoogleVolumes:
             )
         except NotFound:
             return
+
+    def _existing(self, name: str, place: Mapping[str, str]) -> GoogleResource:
+        try:
+            return self._calls.query("compute.disks.get", f"read disk {name}", disk=name, fields="labels", **place)
+        except ProviderError as error:
+            raise OutcomeUnknown(f"disk {name} exists in {place['zone']}, and cannot be read: {error}") from error
 
     def _require_ours(self, disk_id: str) -> GoogleResource:
         """Raises NotFound, and BadRequest where it does not bear exactly our label."""
