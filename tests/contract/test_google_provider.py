@@ -225,6 +225,30 @@ class TestRefusals:
             list(provider.instances())
         assert "PRIVATE" not in str(caught.value)
 
+    def test_a_service_that_is_off_is_no_fault_of_the_credentials(self, world: GoogleWorld) -> None:
+        """Other threads go on with the connections and the token that they have."""
+        provider = world.provider(CLUSTER)
+        launch_and_wait(world, provider, "c1")
+        begun = provider.instances()
+        next(begun)
+        tokens = [len(one.tokens) for one in world.server.accounts.values()]
+        world.refuse("cloudresourcemanager.projects.testIamPermissions", 403, "accessNotConfigured")
+        assert any("accessNotConfigured" in one.text for one in provider.check([]))
+        assert list(begun) == []
+        assert [len(one.tokens) for one in world.server.accounts.values()] == tokens
+
+    def test_connections_that_are_closed_in_the_middle_of_a_list(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER, zones=[ZONES[1]])
+        world.project.faults.late.append("STOCKOUT")
+        launch_outcome(world, provider, "c1")
+        world.pass_time(60)
+        launch_and_wait(world, provider, "c2")
+        # Where the last page of machines has come, Google's clock is wanted next.
+        listed = provider.instances()
+        next(listed)
+        provider.close()
+        assert [one.claim_id for one in listed] == ["c1"]
+
     def test_a_new_key_needs_no_restart(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER)
         provider.offers()
@@ -524,13 +548,27 @@ class TestVolumes:
             provider.create_disk(disk_request("v1"))
         assert list(provider.disks()) == []
 
-    def test_one_that_is_refused_late_says_so_when_it_is_asked_for_again(self, world: GoogleWorld) -> None:
+    def test_one_that_is_refused_late_says_so_once_and_is_asked_for_anew(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        for _ in range(2):
+            provider.create_disk(disk_request("v1"))
+            failed = world.project.operations[-1]
+            failed.errors = [{"code": "QUOTA_EXCEEDED", "message": "Quota 'SSD_TOTAL_GB' exceeded."}]
+            world.project.disks.clear()
+            world.pass_time(60)
+            with pytest.raises(QuotaExceeded, match="SSD_TOTAL_GB"):
+                provider.create_disk(disk_request("v1"))
+        # The quota is raised.
+        provider.create_disk(disk_request("v1"))
+        assert [one.volume_id for one in provider.disks()] == ["v1"]
+
+    @pytest.mark.parametrize(("status", "reason"), [(404, "notFound"), (503, "backendError"), (403, "forbidden")])
+    def test_one_that_exists_and_cannot_be_read_is_unknown(self, world: GoogleWorld, status: int, reason: str) -> None:
         provider = world.provider(CLUSTER)
         provider.create_disk(disk_request("v1"))
-        world.project.operations[-1].errors = [{"code": "QUOTA_EXCEEDED", "message": "Quota 'SSD_TOTAL_GB' exceeded."}]
-        world.project.disks.clear()
-        world.pass_time(60)
-        with pytest.raises(QuotaExceeded, match="SSD_TOTAL_GB"):
+        world.project.forget_requests()
+        world.refuse("compute.disks.get", status, reason)
+        with pytest.raises(OutcomeUnknown, match=reason):
             provider.create_disk(disk_request("v1"))
 
     def test_one_that_bears_the_labels_of_both_is_no_leftover(self, world: GoogleWorld) -> None:
