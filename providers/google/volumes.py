@@ -24,6 +24,8 @@ from providers.google.settings import GoogleSettings
 _GIB = 1 << 30
 _VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?")
 _GONE = "DELETING"
+_DEVICES = ("google-", "scsi-0Google_PersistentDisk_")
+"""Links of Google's own rules for udev, and of systemd's, before a disk's name."""
 _FIELDS = "id,name,description,labels,status,sizeGb,users"
 
 
@@ -187,7 +189,7 @@ def _disk(said: GoogleResource, zone: str, numbers: Mapping[str, str]) -> Disk:
         size_bytes=int(said["sizeGb"]) * _GIB,
         ready=status == "READY",
         attached_to=f"{zone}/{numbers.get(user, user)}" if user else "",
-        device_paths=(f"/dev/disk/by-id/google-{said['name']}",),
+        device_paths=tuple(f"/dev/disk/by-id/{kind}{said['name']}" for kind in _DEVICES),
         error="Google could not make it" if status == "FAILED" else "",
         status=status,
         tags=tags,

@@ -539,7 +539,10 @@ class TestVolumes:
             provider.create_disk(disk_request("v1"))
         world.project.forget_requests()
         provider.create_disk(disk_request("v1"))
-        assert len(list(provider.disks())) == 1
+        (disk,) = provider.disks()
+        assert disk.device_paths == (
+            "/dev/disk/by-id/google-burstd-volume-v1", "/dev/disk/by-id/scsi-0Google_PersistentDisk_burstd-volume-v1",
+        )  # fmt: skip
 
     def test_a_name_that_somebody_else_has_taken(self, world: GoogleWorld) -> None:
         world.provider("another").create_disk(disk_request("v1", "another"))
