@@ -345,8 +345,7 @@ class TestLives:
         world.until(lambda: bool(live_instances(provider)))
         assert live_instances(provider)[0].spot
         world.pass_time(7200)
-        world.project.faults.stop_s = 30.0
-        world.project.preempt(world.instance(outcome.result.id))
+        world.project.preempt(world.instance(outcome.result.id), 30.0)
         for state in (*[InstanceState.STOPPING] * polls, *[InstanceState.TERMINATED] * 3):
             if state is InstanceState.TERMINATED:
                 world.pass_time(30.0)
