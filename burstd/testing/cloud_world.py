@@ -28,6 +28,8 @@ class CloudWorld(ABC):
     """Instances to a page of the providers made here; small, so that a few instances fill several."""
     disk_bytes: int = 1 << 30
     """Of the smallest persistent disk that the cloud makes, in whole GiB."""
+    more_calls: int = 1
+    """Of a list of instances, beside those for its pages: where lists are of one zone, they grow with zones."""
 
     @abstractmethod
     def provider(self, cluster: str) -> Provider:

@@ -33,6 +33,10 @@ if [ "$kind" = machine ]; then
     if command -v systemctl >/dev/null; then systemctl disable slurmd munge; fi
     rm -f /etc/ssh/ssh_host_* /root/.ssh/authorized_keys /home/*/.ssh/authorized_keys
     cloud-init clean --logs
+    # Google's guest agent would make host keys of its own, after cloud-init has written its to the console.
+    if command -v google_guest_agent >/dev/null; then
+        printf '[InstanceSetup]\nset_host_keys = false\n' >>/etc/default/instance_configs.cfg
+    fi
     : >/etc/machine-id
 fi
 apt-get clean

@@ -92,7 +92,7 @@ class AwsSettings(BaseModel):
     notices_queue: str = ""
     """URL of an SQS queue that EventBridge fills with interruption warnings; empty: the machines alone tell."""
     tags: dict[str, str] = Field(default_factory=dict)
-    """More tags for all that is made."""
+    """More tags for all that is made; ``burstd-...`` are burstd's own."""
 
     batch: Annotated[int, Field(ge=1, le=1000)] = 100
     """Machines to one call."""
@@ -109,6 +109,12 @@ class AwsSettings(BaseModel):
     def _prices_addresses(self) -> Self:
         if self.public_address and self.address_hour is None and self.currency != "USD":
             raise ValueError(f"public_address needs address_hour: what an hour of an address costs in {self.currency}")
+        return self
+
+    @model_validator(mode="after")
+    def _leaves_own_tags(self) -> Self:
+        if own := [key for key in self.tags if key.startswith("burstd-")]:
+            raise ValueError(f"tags: {', '.join(own)} would be burstd's own: by those it knows what to delete")
         return self
 
     @property

@@ -10,6 +10,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ class GoogleCalls:
         self._settings = settings
         self._lock = threading.Lock()
         self._http: _Http | None = None
+        self._answered = ""
+        """The date of the last answer, as it says it."""
         self._services: dict[str, Any] = {}
         self._methods: dict[str, Callable[..., Any]] = {}
         self.call_counts: Counter[str] = Counter()
@@ -55,31 +58,18 @@ class GoogleCalls:
     ) -> Iterator[Mapping[str, Any]]:
         """The things of every page, each asked for when it is needed; ends early only by raising.
 
-        ``keeps_items``: as ``BoundedList`` has it.
+        Raises CloudUnavailable where Google warns: some may be missing. ``keeps_items``: as ``BoundedList`` has it.
         """
         reading = BoundedList(what, keeps_items=keeps_items)
-        for page in self._pages(method, what, reading, words):
-            yield from reading.items(page.get(list_key, []))
-
-    def aggregated(self, method: str, key: str, what: str, **words: Any) -> Iterator[Mapping[str, Any]]:
-        """The things under ``key`` of every place, likewise. Raises CloudUnavailable where a place is missing."""
-        reading = BoundedList(what)
-        for page in self._pages(method, what, reading, words):
-            scopes = reading.items(list((page.get("items") or {}).values()))
-            if page.get("unreachables") or any(_unreachable(one) for one in (page, *scopes)):
-                raise CloudUnavailable(f"cannot {what}: Google does not reach all zones, and gives a part of the list")
-            for scope in scopes:
-                yield from reading.items(scope.get(key, []))
-
-    def _pages(
-        self, method: str, what: str, reading: BoundedList, words: Mapping[str, Any]
-    ) -> Iterator[Mapping[str, Any]]:
         seen: set[str] = set()
         more: dict[str, str] = {}
         while True:
             with reading.page():
                 answer = self.query(method, what, **words, **more)
-            yield answer
+            warning = (answer.get("warning") or {}).get("code")
+            if warning not in (None, "NO_RESULTS_ON_PAGE"):
+                raise CloudUnavailable(f"cannot {what}: Google gives a part of the list ({warning})")
+            yield from reading.items(answer.get(list_key, []))
             token = answer.get("nextPageToken")
             if not token:
                 return
@@ -96,10 +86,10 @@ class GoogleCalls:
 
     def answered_at(self) -> float:
         """When the last answer was given, in seconds since 1970 by Google's clock."""
-        return read_date("" if self._http is None else self._http.date)
+        return read_date(self._answered)
 
     def close(self) -> None:
-        """Gives connections back."""
+        """Gives connections back. The next call reads the credentials anew: there may be others."""
         with self._lock:
             http, self._http = self._http, None
             self._services.clear()
@@ -121,20 +111,20 @@ class GoogleCalls:
         try:
             answer = request.execute()
         except HttpError as error:
-            raise self._renewed(error_for_response(_response(error), what, changes=changes)) from None
+            said = _response(error)
+            if said.status == HTTPStatus.UNAUTHORIZED:
+                self.close()
+            raise error_for_response(said, what, changes=changes) from None
         except AnswerTooLarge as error:
             raise unclear(f"cannot {what}: the answer is none of Google's: {error}") from None
         except Exception as error:  # noqa: BLE001 - google-auth, requests, files and parsers raise whatever they like
-            raise self._renewed(_error_without_answer(error, what, unclear)) from None
+            found = _error_without_answer(error, what, unclear)
+            if isinstance(found, AuthFailed):
+                self.close()
+            raise found from None
         if not isinstance(answer, dict):
             raise unclear(f"cannot {what}: the answer is no JSON object: is there a proxy in between?")
         return answer
-
-    def _renewed(self, error: ProviderError) -> ProviderError:
-        """The same. Where the credentials are of no use they are read anew for the next call: there may be others."""
-        if type(error) is AuthFailed:
-            self.close()
-        return error
 
     def _method(self, name: str) -> Callable[..., Any]:
         with self._lock:
@@ -161,7 +151,7 @@ class GoogleCalls:
         from googleapiclient import discovery  # noqa: PLC0415 - see above
 
         if self._http is None:
-            self._http = _Http(_session(self._settings), self._settings.timeout_s)
+            self._http = _Http(_session(self._settings), self._settings.timeout_s, self._note)
         version, base = _VERSIONS[name]
         endpoint = self._settings.endpoint.replace("{service}", name)
         options = {"api_endpoint": f"{endpoint}/{base}"} if endpoint else None
@@ -169,15 +159,20 @@ class GoogleCalls:
             name, version, http=self._http, client_options=options, cache_discovery=False, static_discovery=True
         )
 
+    def _note(self, date: str) -> None:
+        self._answered = date
+
 
 class _Http:
-    """What googleapiclient wants of httplib2, which no two threads may use, and which sends things again unseen."""
+    """What googleapiclient wants of httplib2, which no two threads may use, and which sends things again unseen.
 
-    def __init__(self, session: Any, timeout_s: float) -> None:
+    ``note`` hears of the date of each answer.
+    """
+
+    def __init__(self, session: Any, timeout_s: float, note: Callable[[str], None]) -> None:
         self.session = session
         self._timeout = (_CONNECT_S, timeout_s)
-        self.date = ""
-        """Of the last answer."""
+        self._note = note
 
     def request(
         self, uri: str, method: str = "GET", body: Any = None, headers: Mapping[str, str] | None = None
@@ -190,7 +185,7 @@ class _Http:
             allow_redirects=False,
         ) as response:  # fmt: skip
             content = read_bounded(response.iter_content(_PIECE))
-        self.date = response.headers.get("date", "")
+        self._note(response.headers.get("date", ""))
         info = httplib2.Response({name.lower(): value for name, value in response.headers.items()})
         info.status, info.reason = response.status_code, response.reason
         return info, content
@@ -260,8 +255,3 @@ def _first(error: Exception) -> str:
 def _response(error: Any) -> HttpResponse:
     headers = {name.lower(): str(value) for name, value in error.resp.items()}
     return HttpResponse(int(error.resp.status), headers, error.content.decode(errors="replace"))
-
-
-def _unreachable(said: Mapping[str, Any]) -> bool:
-    """Whether a list, or its part of one place, has that warning."""
-    return (said.get("warning") or {}).get("code") == "UNREACHABLE"

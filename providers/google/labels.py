@@ -67,9 +67,9 @@ def cluster_filter(cluster: str, label: str = TAG_CLUSTER) -> str:
     return f'labels.{label} = "{cluster}"'
 
 
-def list_fields(key: str, fields: str) -> str:
-    """``fields`` of an aggregated list with these of each thing, and all that says whether it is whole."""
-    return f"nextPageToken,unreachables,warning/code,items/*/warning/code,items/*/{key}({fields})"
+def list_fields(fields: str) -> str:
+    """``fields`` of a list with these of each thing, and all that says whether it is whole."""
+    return f"nextPageToken,warning/code,items({fields})"
 
 
 def belongs_to_cluster(thing: GoogleResource, cluster: str, label: str = TAG_CLUSTER) -> bool:

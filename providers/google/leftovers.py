@@ -1,14 +1,15 @@
 """Disks that bear the cluster's label and that no instance uses. Nothing else outlives a machine: network interfaces
 and external addresses are parts of it.
 
-Nothing is removed that does not bear exactly the cluster's label when it is asked for by its id.
+Nothing is removed that does not bear exactly the cluster's label when it is asked for by its id, and no volume.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from burstd.domain.cloud.instance import TAG_CLAIM, Leftover
+from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER
 from burstd.domain.errors import NotFound, ProviderError
 from providers.batch_calls import BatchCall
 from providers.google import labels
@@ -23,25 +24,29 @@ _FIELDS = "id,labels,users,zone"
 
 
 class GoogleLeftovers:
-    """Those of one cluster."""
+    """Those of one cluster. ``zones``: all of the region."""
 
-    def __init__(self, name: str, cluster: str, settings: GoogleSettings, calls: GoogleCalls) -> None:
+    def __init__(
+        self, name: str, cluster: str, settings: GoogleSettings, calls: GoogleCalls, zones: Callable[[], list[str]]
+    ) -> None:
         self._name = name
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
+        self._zones = zones
 
     def list_leftovers(self) -> Iterator[Leftover]:
         """What nobody uses, page by page."""
-        pages = self._calls.aggregated(
-            "compute.disks.aggregatedList", "disks", "list disks", project=self._settings.project,
-            filter=labels.cluster_filter(self._cluster), maxResults=self._settings.page,
-            fields=labels.list_fields("disks", _FIELDS),
-        )  # fmt: skip
-        for disk in pages:
-            if not disk.get("users") and labels.belongs_to_cluster(disk, self._cluster):
-                claim = labels.tags_of(disk).get(TAG_CLAIM, "")
-                yield Leftover(_DISK, f"{labels.last_part(disk['zone'])}/{disk['id']}", self._name, claim)
+        for zone in self._zones():
+            pages = self._calls.items(
+                "compute.disks.list", f"list disks of {zone}", project=self._settings.project, zone=zone,
+                filter=labels.cluster_filter(self._cluster), maxResults=self._settings.page,
+                fields=labels.list_fields(_FIELDS),
+            )  # fmt: skip
+            for disk in pages:
+                if not disk.get("users") and self._is_ours(disk):
+                    claim = labels.tags_of(disk).get(TAG_CLAIM, "")
+                    yield Leftover(_DISK, f"{zone}/{disk['id']}", self._name, claim)
 
     def remove(self, leftovers: Sequence[Leftover]) -> None:
         """Looks at all of them first. Raises BadRequest, and removes nothing, where one is not ours; else the first
@@ -64,7 +69,11 @@ class GoogleLeftovers:
                 continue
 
     def _strange(self, _: str, disk: GoogleResource) -> str:
-        return "" if labels.belongs_to_cluster(disk, self._cluster) else str(disk["id"])
+        return "" if self._is_ours(disk) else str(disk["id"])
+
+    def _is_ours(self, disk: GoogleResource) -> bool:
+        is_volume = not {TAG_VOLUME, TAG_VOLUME_CLUSTER}.isdisjoint(disk.get("labels") or {})
+        return labels.belongs_to_cluster(disk, self._cluster) and not is_volume
 
     def _delete(self, _: str, disks: Sequence[GoogleResource]) -> list[ProviderError | None]:
         return BatchCall(self._settings.side_by_side).call_each(self._delete_one, disks)

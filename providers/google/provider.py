@@ -44,12 +44,13 @@ class GoogleProvider:
         self._notice_s = settings.preemption_notice_s + _SHUTDOWN_S
         catalog, images = GoogleCatalog(name, settings, calls), GoogleImages(settings, calls)
         quotas = GoogleQuotas(settings, calls, catalog)
-        listing = InstanceListing(name, cluster, settings, calls, catalog.zones, clock)
-        leftovers = GoogleLeftovers(name, cluster, settings, calls)
+        zones = catalog.zones_of_region
+        listing = InstanceListing(name, cluster, settings, calls, zones, clock)
+        leftovers = GoogleLeftovers(name, cluster, settings, calls, zones)
         self.offers = malformed_as_unavailable(catalog.offers)
         self.launch = InstanceLauncher(name, cluster, settings, calls, listing.launched).launch
         self.instances = malformed_as_unavailable(listing.instances)
-        self.terminate = InstanceTerminator(settings, calls, listing.forget).terminate
+        self.terminate = InstanceTerminator(settings, calls, listing.ended).terminate
         self.leftovers = malformed_as_unavailable(leftovers.list_leftovers)
         self.remove = leftovers.remove
         self.console = malformed_as_unavailable(listing.console)
@@ -57,7 +58,7 @@ class GoogleProvider:
         self.images = malformed_as_unavailable(images.versions)
         self.cloud_time = malformed_as_unavailable(calls.server_time)
         self.check = partial(check, settings, calls, catalog, images, quotas)
-        volumes = GoogleVolumes(cluster, settings, calls)
+        volumes = GoogleVolumes(cluster, settings, calls, zones)
         self.disks = malformed_as_unavailable(volumes.disks)
         self.create_disk, self.delete_disk = volumes.create_disk, volumes.delete_disk
         self.attach_disk, self.detach_disk = volumes.attach_disk, volumes.detach_disk

@@ -87,7 +87,7 @@ class GoogleSettings(BaseModel):
     """Whether to ask Google's price list (Cloud Billing) for what ``prices`` lacks."""
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    """More labels for all that is made."""
+    """More labels for all that is made; ``burstd-...`` are burstd's own."""
 
     page: Annotated[int, Field(ge=1, le=500)] = 500
     """Things to one page of a list."""
@@ -102,6 +102,8 @@ class GoogleSettings(BaseModel):
     def _fits(self) -> Self:
         if self.public_address and self.address_hour is None and self.currency != "USD":
             raise ValueError(f"public_address needs address_hour: what an hour of an address costs in {self.currency}")
+        if own := [key for key in self.labels if key.startswith("burstd-")]:
+            raise ValueError(f"labels: {', '.join(own)} would be burstd's own: by those it knows what to delete")
         strange = [zone for zone in self.zones if not zone.startswith(f"{self.region}-")]
         if strange:
             raise ValueError(f"zones {', '.join(strange)} are not of region {self.region}: a second region is a second "

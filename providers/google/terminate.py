@@ -6,6 +6,7 @@ https://cloud.google.com/compute/docs/reference/rest/v1/instances/delete
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from burstd.domain.errors import BadRequest, NotFound, ProviderError
 from providers.batch_calls import BatchCall
@@ -15,12 +16,12 @@ from providers.google.settings import GoogleSettings
 
 
 class InstanceTerminator:
-    """The only one who ends instances. ``gone`` hears of each that Google does not know."""
+    """The only one who ends instances. ``ended`` hears of each that Google ends, or does not know."""
 
-    def __init__(self, settings: GoogleSettings, calls: GoogleCalls, gone: Callable[[str], None]) -> None:
+    def __init__(self, settings: GoogleSettings, calls: GoogleCalls, ended: Callable[[str], None]) -> None:
         self._settings = settings
         self._calls = calls
-        self._gone = gone
+        self._ended = ended
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
         """All are tried; what is gone already is no error; the first error is raised at the end."""
@@ -35,10 +36,9 @@ class InstanceTerminator:
         place = parse_id(instance_id)
         if place is None:
             raise BadRequest(f"no instance of Google's has such an id: {instance_id}")
-        try:
+        with suppress(NotFound):
             self._calls.mutate(
                 "compute.instances.delete", f"delete instance {instance_id}", project=self._settings.project,
                 zone=place[0], instance=place[1],
             )  # fmt: skip
-        except NotFound:
-            self._gone(instance_id)
+        self._ended(instance_id)

@@ -7,12 +7,13 @@ stays when its instance ends. https://cloud.google.com/compute/docs/disks
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from burstd.domain.cloud.instance import TAG_CLUSTER
 from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, Disk, DiskRequest
-from burstd.domain.errors import BadRequest, NotFound
+from burstd.domain.errors import BadRequest, NotFound, OutcomeUnknown, ProviderError
 from providers.google import labels
 from providers.google.calls import GoogleCalls
 from providers.google.errors import GoogleAlreadyExists, operation_error
@@ -23,33 +24,46 @@ from providers.google.settings import GoogleSettings
 _GIB = 1 << 30
 _VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?")
 _GONE = "DELETING"
-_FIELDS = "id,name,description,labels,status,sizeGb,users,zone"
+_DEVICES = ("google-", "scsi-0Google_PersistentDisk_")
+"""Links of Google's own rules for udev, and of systemd's, before a disk's name."""
+_FIELDS = "id,name,description,labels,status,sizeGb,users"
 
 
 class GoogleVolumes:
-    """Of one cluster, in one region."""
+    """Of one cluster, in one region, whose zones are ``zones``."""
 
-    def __init__(self, cluster: str, settings: GoogleSettings, calls: GoogleCalls) -> None:
+    def __init__(
+        self, cluster: str, settings: GoogleSettings, calls: GoogleCalls, zones: Callable[[], list[str]]
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._calls = calls
+        self._zones = zones
+        self._refused: Counter[str] = Counter()
+        """By volume, how many of its creations Google took and refused later, as far as this process has heard."""
 
     def disks(self) -> Iterator[Disk]:
-        """Ours, page by page; and where some are attached, the numbers of our instances, which disks do not say."""
-        pages = self._calls.aggregated(
-            "compute.disks.aggregatedList", "disks", "list volumes", project=self._settings.project,
-            filter=labels.cluster_filter(self._cluster, TAG_VOLUME_CLUSTER), maxResults=self._settings.page,
-            fields=labels.list_fields("disks", _FIELDS),
-        )  # fmt: skip
-        numbers: Mapping[tuple[str, str], str] | None = None
-        for said in pages:
-            if self._is_ours(said) and said["status"] != _GONE:
-                if said.get("users") and numbers is None:
-                    numbers = self._numbers()
-                yield _disk(said, numbers or {})
+        """Ours, page by page; and in zones where some are attached, the numbers of our instances, which disks do not
+        say.
+        """
+        for zone in self._zones():
+            pages = self._calls.items(
+                "compute.disks.list", f"list volumes of {zone}", project=self._settings.project, zone=zone,
+                filter=labels.cluster_filter(self._cluster, TAG_VOLUME_CLUSTER), maxResults=self._settings.page,
+                fields=labels.list_fields(_FIELDS),
+            )  # fmt: skip
+            numbers: Mapping[str, str] | None = None
+            for said in pages:
+                if self._is_ours(said) and said["status"] != _GONE:
+                    if said.get("users") and numbers is None:
+                        numbers = self._numbers(zone)
+                    yield _disk(said, zone, numbers or {})
 
     def create_disk(self, request: DiskRequest) -> None:
-        """One call. One of that name that is ours is the one that was asked for before."""
+        """One call. One of that name that is ours is the one that was asked for before.
+
+        Google repeats the outcome of a request by its id: one that failed later is told once, then asked for anew.
+        """
         if not _VOLUME.fullmatch(request.volume_id):
             raise BadRequest(f"volume {request.volume_id!r} cannot be in the name of a disk: a-z, 0-9 and '-'")
         name, kind = f"burstd-volume-{request.volume_id}", self._settings.disk.type
@@ -66,16 +80,16 @@ class GoogleVolumes:
         try:
             operation = self._calls.mutate(
                 "compute.disks.insert", f"create disk {name}", body=body, **place,
-                requestId=labels.request_id(self._cluster, request.volume_id),
+                requestId=labels.request_id(self._cluster, f"{request.volume_id}/{self._refused[request.volume_id]}"),
             )  # fmt: skip
         except GoogleAlreadyExists:
-            said = self._calls.query("compute.disks.get", f"read disk {name}", disk=name, fields="labels", **place)
-            if not self._is_ours(said):
+            if not self._is_ours(self._existing(name, place)):
                 raise
             return
         except NotFound as error:
             raise BadRequest(str(error)) from error
         if operation.get("error"):
+            self._refused[request.volume_id] += 1
             raise operation_error(operation)
 
     def attach_disk(self, disk_id: str, instance_id: str) -> None:
@@ -117,6 +131,12 @@ class GoogleVolumes:
         except NotFound:
             return
 
+    def _existing(self, name: str, place: Mapping[str, str]) -> GoogleResource:
+        try:
+            return self._calls.query("compute.disks.get", f"read disk {name}", disk=name, fields="labels", **place)
+        except ProviderError as error:
+            raise OutcomeUnknown(f"disk {name} exists in {place['zone']}, and cannot be read: {error}") from error
+
     def _require_ours(self, disk_id: str) -> GoogleResource:
         """Raises NotFound, and BadRequest where it does not bear exactly our label."""
         zone, number = _place(disk_id)
@@ -136,14 +156,14 @@ class GoogleVolumes:
         )  # fmt: skip
         return {last_part(one.get("source", "")): one["deviceName"] for one in said.get("disks", ())}
 
-    def _numbers(self) -> Mapping[tuple[str, str], str]:
-        """Of our instances, by zone and name."""
-        listed = self._calls.aggregated(
-            "compute.instances.aggregatedList", "instances", "list instances", project=self._settings.project,
+    def _numbers(self, zone: str) -> Mapping[str, str]:
+        """Of our instances there, by name."""
+        listed = self._calls.items(
+            "compute.instances.list", f"list instances of {zone}", project=self._settings.project, zone=zone,
             filter=labels.cluster_filter(self._cluster, TAG_CLUSTER), maxResults=self._settings.page,
-            fields=labels.list_fields("instances", "id,name,zone"),
+            fields=labels.list_fields("id,name"),
         )  # fmt: skip
-        return {(last_part(one["zone"]), one["name"]): str(one["id"]) for one in listed}
+        return {one["name"]: str(one["id"]) for one in listed}
 
     def _is_ours(self, disk: GoogleResource) -> bool:
         return labels.belongs_to_cluster(disk, self._cluster, TAG_VOLUME_CLUSTER)
@@ -156,8 +176,8 @@ def _place(thing_id: str) -> tuple[str, str]:
     return place
 
 
-def _disk(said: GoogleResource, numbers: Mapping[tuple[str, str], str]) -> Disk:
-    zone, status = last_part(said["zone"]), str(said["status"])
+def _disk(said: GoogleResource, zone: str, numbers: Mapping[str, str]) -> Disk:
+    status = str(said["status"])
     user = last_part(next(iter(said.get("users") or ()), ""))
     tags = labels.tags_of(said) | {
         key: str(value) for key, value in said["labels"].items() if key in (TAG_VOLUME, TAG_VOLUME_CLUSTER)
@@ -168,8 +188,8 @@ def _disk(said: GoogleResource, numbers: Mapping[tuple[str, str], str]) -> Disk:
         zone=zone,
         size_bytes=int(said["sizeGb"]) * _GIB,
         ready=status == "READY",
-        attached_to=f"{zone}/{numbers.get((zone, user), user)}" if user else "",
-        device_paths=(f"/dev/disk/by-id/google-{said['name']}",),
+        attached_to=f"{zone}/{numbers.get(user, user)}" if user else "",
+        device_paths=tuple(f"/dev/disk/by-id/{kind}{said['name']}" for kind in _DEVICES),
         error="Google could not make it" if status == "FAILED" else "",
         status=status,
         tags=tags,

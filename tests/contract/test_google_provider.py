@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from burstd.domain.cloud.instance import Instance, InstanceState
+from burstd.domain.cloud.instance import Instance, InstanceState, Leftover
 from burstd.domain.cloud.offer import Offer
 from burstd.domain.cloud.volume import TAG_VOLUME, TAG_VOLUME_CLUSTER, DiskRequest
 from burstd.domain.errors import (
@@ -47,7 +47,7 @@ from tests.lab.google.world import INSERT, LIST, PROJECT, GoogleWorld, role_perm
 
 pytestmark = pytest.mark.clouds
 
-DELETE, OPERATIONS = "compute.instances.delete", "compute.zoneOperations.list"
+DELETE, OPERATIONS, DISKS = "compute.instances.delete", "compute.zoneOperations.list", "compute.disks.list"
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ class TestRefusedLate:
         live_instances(provider)
         before = world.server.calls.copy()
         live_instances(provider)
-        assert world.server.calls - before == Counter({LIST: 1})
+        assert world.server.calls - before == Counter({LIST: len(ZONES)})
 
     def test_what_a_half_made_machine_leaves_is_found(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER)
@@ -225,6 +225,30 @@ class TestRefusals:
             list(provider.instances())
         assert "PRIVATE" not in str(caught.value)
 
+    def test_a_service_that_is_off_is_no_fault_of_the_credentials(self, world: GoogleWorld) -> None:
+        """Other threads go on with the connections and the token that they have."""
+        provider = world.provider(CLUSTER)
+        launch_and_wait(world, provider, "c1")
+        begun = provider.instances()
+        next(begun)
+        tokens = [len(one.tokens) for one in world.server.accounts.values()]
+        world.refuse("cloudresourcemanager.projects.testIamPermissions", 403, "accessNotConfigured")
+        assert any("accessNotConfigured" in one.text for one in provider.check([]))
+        assert list(begun) == []
+        assert [len(one.tokens) for one in world.server.accounts.values()] == tokens
+
+    def test_connections_that_are_closed_in_the_middle_of_a_list(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER, zones=[ZONES[1]])
+        world.project.faults.late.append("STOCKOUT")
+        launch_outcome(world, provider, "c1")
+        world.pass_time(60)
+        launch_and_wait(world, provider, "c2")
+        # Where the last page of machines has come, Google's clock is wanted next.
+        listed = provider.instances()
+        next(listed)
+        provider.close()
+        assert [one.claim_id for one in listed] == ["c1"]
+
     def test_a_new_key_needs_no_restart(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER)
         provider.offers()
@@ -255,16 +279,21 @@ class TestRefusals:
         provider = world.provider(CLUSTER, credentials_file=None)
         assert isinstance(launch_outcome(world, provider, "c1"), Instance)
 
-    def test_a_zone_that_does_not_answer_makes_no_short_list(self, world: GoogleWorld) -> None:
+    @pytest.mark.parametrize("code", ["UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED"])
+    @pytest.mark.parametrize("method", [LIST, OPERATIONS, DISKS, "compute.machineTypes.list"])
+    def test_a_part_of_a_list_is_no_list(self, world: GoogleWorld, method: str, code: str) -> None:
         provider = world.provider(CLUSTER)
-        launch_and_wait(world, provider, "c1")
-        for edit in (
-            lambda said: said.update(unreachables=["zones/europe-west4-b"]),
-            lambda said: said["items"]["zones/europe-west4-b"]["warning"].update(code="UNREACHABLE"),
-        ):
-            world.server.faults.append(Fault(LIST, edit=edit))
-            with pytest.raises(CloudUnavailable, match="part of the list"):
-                list(provider.instances())
+
+        def read() -> None:
+            provider.offers()
+            for things in (provider.instances(), provider.disks(), provider.leftovers()):
+                list(things)
+
+        world.server.faults.append(Fault(method, edit=lambda said: said.update(warning={"code": code})))
+        with pytest.raises(CloudUnavailable, match=rf"part of the list \({code}\)"):
+            read()
+        world.server.faults.append(Fault(method, edit=lambda said: said.update(warning={"code": "NO_RESULTS_ON_PAGE"})))
+        read()
 
     def test_what_cannot_be_a_name_is_never_sent(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER)
@@ -306,7 +335,9 @@ class TestLives:
         assert "TERMINATED" in found.error
         terminate_all(world, provider)
 
-    def test_a_spot_vm_that_is_taken_back_says_so_once_more(self, world: GoogleWorld) -> None:
+    @pytest.mark.parametrize("polls", [0, 1, 2])
+    def test_a_spot_vm_that_is_taken_back_says_so_in_every_list(self, world: GoogleWorld, polls: int) -> None:
+        """``polls`` see it stop; the planner takes nothing for gone that a single list says so of."""
         provider = world.provider(CLUSTER)
         asked = replace(launch_request(world, provider, "c1"), offer=offer(provider, "n2-standard-2", spot=True))
         (outcome,) = provider.launch([asked])
@@ -314,11 +345,31 @@ class TestLives:
         world.until(lambda: bool(live_instances(provider)))
         assert live_instances(provider)[0].spot
         world.pass_time(7200)
-        world.project.preempt(world.instance(outcome.result.id))
-        (found,) = provider.instances()
-        assert (found.id, found.state) == (outcome.result.id, InstanceState.TERMINATED)
-        assert "preempted" in found.error
+        world.project.preempt(world.instance(outcome.result.id), 30.0)
+        for state in (*[InstanceState.STOPPING] * polls, *[InstanceState.TERMINATED] * 3):
+            if state is InstanceState.TERMINATED:
+                world.pass_time(30.0)
+            (found,) = provider.instances()
+            assert (found.id, found.state) == (outcome.result.id, state)
+            assert "preempted" in found.error
+        world.pass_time(900.0)
         assert list(provider.instances()) == []
+        before = world.server.calls.copy()
+        assert list(provider.instances()) == []
+        assert world.server.calls - before == Counter({LIST: len(ZONES)})
+
+    def test_one_that_burstd_has_ended_needs_no_reason(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        (made,) = launch_and_wait(world, provider, "c1")
+        world.pass_time(3600)
+        list(provider.instances())
+        before = world.server.calls.copy()
+        provider.terminate([made.id])
+        (found,) = provider.instances()
+        assert (found.state, found.error) == (InstanceState.STOPPING, "")
+        world.pass_time(10)
+        assert list(provider.instances()) == []
+        assert world.server.calls - before == Counter({DELETE: 1, LIST: 2 * len(ZONES)})
 
     def test_the_end_that_google_keeps(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER, max_run_h=2)
@@ -394,7 +445,29 @@ class TestRequests:
         world.until(lambda: len(live_instances(provider)) == 45)
         before = world.server.calls.copy()
         assert len(live_instances(provider)) == 45
-        assert world.server.calls - before == Counter({LIST: 3, OPERATIONS: 1})
+        assert world.server.calls - before == Counter({LIST: 3 + 1, OPERATIONS: len(ZONES)})
+
+
+class TestZones:
+    def test_what_is_in_a_zone_that_the_settings_leave_out_by_now_is_seen(self, world: GoogleWorld) -> None:
+        before = world.provider(CLUSTER, zones=[ZONES[1]])
+        (made,) = launch_and_wait(world, before, "c1")
+        before.create_disk(replace(disk_request("v1"), zone=ZONES[1]))
+        world.project.faults.leak = 1
+        after = world.provider(CLUSTER, zones=[ZONES[0]])
+        assert [one.id for one in live_instances(after)] == [made.id]
+        assert [one.zone for one in after.disks()] == [ZONES[1]]
+        after.terminate([made.id])
+        world.until(lambda: [one.claim_id for one in after.leftovers()] == ["c1"])
+
+    def test_what_is_in_another_region_is_another_provider_s(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        (made,) = launch_and_wait(world, provider, "c1")
+        provider.create_disk(disk_request("v1"))
+        world.instance(made.id).zone = "us-central1-a"
+        for disk in world.project.disks.values():
+            disk.zone, disk.user = "us-central1-a", ""
+        assert [*provider.instances(), *provider.disks(), *provider.leftovers()] == []
 
 
 class TestOffers:
@@ -412,6 +485,7 @@ class TestOffers:
         assert memory == {"n2-standard-2": 0, "g2-standard-8": 24 << 10, "t2a-standard-4": 0}
 
     def test_what_has_no_price_is_not_offered(self, world: GoogleWorld) -> None:
+        """Of a type with local SSDs the list has all but these."""
         provider = world.provider(CLUSTER, machine_types=["a2-*", "e2-*", "n2-standard-2"])
         assert {one.instance_type for one in provider.offers()} == {"n2-standard-2"}
         found = {one.subject: one for one in provider.check([])}
@@ -464,7 +538,10 @@ class TestVolumes:
             provider.create_disk(disk_request("v1"))
         world.project.forget_requests()
         provider.create_disk(disk_request("v1"))
-        assert len(list(provider.disks())) == 1
+        (disk,) = provider.disks()
+        assert disk.device_paths == (
+            "/dev/disk/by-id/google-burstd-volume-v1", "/dev/disk/by-id/scsi-0Google_PersistentDisk_burstd-volume-v1",
+        )  # fmt: skip
 
     def test_a_name_that_somebody_else_has_taken(self, world: GoogleWorld) -> None:
         world.provider("another").create_disk(disk_request("v1", "another"))
@@ -473,14 +550,43 @@ class TestVolumes:
             provider.create_disk(disk_request("v1"))
         assert list(provider.disks()) == []
 
-    def test_one_that_is_refused_late_says_so_when_it_is_asked_for_again(self, world: GoogleWorld) -> None:
+    def test_one_that_is_refused_late_says_so_once_and_is_asked_for_anew(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        for _ in range(2):
+            provider.create_disk(disk_request("v1"))
+            failed = world.project.operations[-1]
+            failed.errors = [{"code": "QUOTA_EXCEEDED", "message": "Quota 'SSD_TOTAL_GB' exceeded."}]
+            world.project.disks.clear()
+            world.pass_time(60)
+            with pytest.raises(QuotaExceeded, match="SSD_TOTAL_GB"):
+                provider.create_disk(disk_request("v1"))
+        # The quota is raised.
+        provider.create_disk(disk_request("v1"))
+        assert [one.volume_id for one in provider.disks()] == ["v1"]
+
+    @pytest.mark.parametrize(("status", "reason"), [(404, "notFound"), (503, "backendError"), (403, "forbidden")])
+    def test_one_that_exists_and_cannot_be_read_is_unknown(self, world: GoogleWorld, status: int, reason: str) -> None:
         provider = world.provider(CLUSTER)
         provider.create_disk(disk_request("v1"))
-        world.project.operations[-1].errors = [{"code": "QUOTA_EXCEEDED", "message": "Quota 'SSD_TOTAL_GB' exceeded."}]
-        world.project.disks.clear()
-        world.pass_time(60)
-        with pytest.raises(QuotaExceeded, match="SSD_TOTAL_GB"):
+        world.project.forget_requests()
+        world.refuse("compute.disks.get", status, reason)
+        with pytest.raises(OutcomeUnknown, match=reason):
             provider.create_disk(disk_request("v1"))
+
+    def test_one_that_bears_the_labels_of_both_is_no_leftover(self, world: GoogleWorld) -> None:
+        provider = world.provider(CLUSTER)
+        provider.create_disk(disk_request("v1"))
+        (disk,) = world.project.disks.values()
+        disk.labels = {**disk.labels, "burstd-cluster": CLUSTER}
+        assert list(provider.leftovers()) == []
+        with pytest.raises(BadRequest, match=disk.id):
+            provider.remove([Leftover("disk", f"{disk.zone}/{disk.id}", "google", "")])
+        assert len(list(provider.disks())) == 1
+
+    @pytest.mark.parametrize("label", ["burstd-cluster", "burstd-volume", "burstd-x"])
+    def test_labels_of_the_settings_are_none_of_burstd_s(self, world: GoogleWorld, label: str) -> None:
+        with pytest.raises(ValueError, match="burstd's own"):
+            world.settings(CLUSTER, labels={label: CLUSTER})
 
     def test_what_google_makes_no_disk_of(self, world: GoogleWorld) -> None:
         provider = world.provider(CLUSTER)

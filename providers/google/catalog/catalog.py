@@ -81,7 +81,11 @@ class GoogleCatalog:
 
     def zones(self) -> list[str]:
         """Of the settings, or all that the region has."""
-        return list(self._settings.zones) or self._zones.get()
+        return list(self._settings.zones) or self.zones_of_region()
+
+    def zones_of_region(self) -> list[str]:
+        """All, also those that the settings leave out: there may be machines from before."""
+        return self._zones.get()
 
     def types(self) -> Sequence[MachineType]:
         """Those that the settings allow, of all zones, each once."""

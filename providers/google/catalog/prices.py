@@ -76,7 +76,8 @@ class GooglePrices:
         own = (self._settings.spot_prices if spot else self._settings.prices).get(kind.name)
         if own is not None:
             return HourlyPrice(own, "settings")
-        if not self._settings.price_list or kind.name in _SHARED_CORES:
+        # Local SSDs are charged beside the processor, under names that do not say of which type they are a part.
+        if not self._settings.price_list or kind.name in _SHARED_CORES or kind.local_disk_gib:
             return None
         known = self._known()
         if known is None:

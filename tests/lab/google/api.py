@@ -27,7 +27,7 @@ Json = dict[str, Any]
 SMALLEST_DISK_GIB = 10
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
-_COMPARISON = re.compile(r'\(?([\w.-]+) = "([^"]*)"\)?')
+_COMPARISON = re.compile(r'([\w.-]+) = "([^"]*)"')
 
 
 @dataclass(slots=True)
@@ -68,10 +68,10 @@ class Api:
             "compute.instances.insert": (self._insert, ("compute.instances.create", "compute.disks.create")),
             "compute.instances.delete": (self._delete, ("compute.instances.delete",)),
             "compute.instances.get": (self._get, ("compute.instances.get",)),
-            "compute.instances.aggregatedList": (self._list, ("compute.instances.list",)),
+            "compute.instances.list": (self._list, ("compute.instances.list",)),
             "compute.instances.getSerialPortOutput": (self._console, ("compute.instances.getSerialPortOutput",)),
             "compute.zoneOperations.list": (self._operations, ("compute.zoneOperations.list",)),
-            "compute.disks.aggregatedList": (self._disks, ("compute.disks.list",)),
+            "compute.disks.list": (self._disks, ("compute.disks.list",)),
             "compute.disks.get": (self._disk, ("compute.disks.get",)),
             "compute.disks.insert": (self._make_disk, ("compute.disks.create", "compute.disks.setLabels")),
             "compute.instances.attachDisk": (self._attach, ("compute.instances.attachDisk", "compute.disks.use")),
@@ -104,6 +104,9 @@ class Api:
             raise not_found(f"projects/{path['project']}")
         if "zone" in path and path["zone"] not in ZONES:
             raise not_found(f"projects/{self.project.name}/zones/{path['zone']}")
+        if call.query.get("filter") and call.query.get("orderBy"):
+            raise RefusalError(400, "invalid", "Invalid value for field 'orderBy': Specifying both a list filter and "
+                               "sort order is not currently supported")  # fmt: skip
         self.project.settle()
         return work(call)
 
@@ -206,12 +209,12 @@ class Api:
         return {"kind": "compute#serialPortOutput", "contents": text, "start": "0", "next": str(len(text))}
 
     def _list(self, call: Call) -> Json:
-        return self._scoped("instances", [(i.zone, self._instance(i)) for i in self.project.listed()], call.query)
+        found = [self._instance(one) for one in self.project.listed() if one.zone == call.path["zone"]]
+        return self._flat("instanceList", sorted(found, key=_name), call.query)
 
     def _disks(self, call: Call) -> Json:
-        return self._scoped(
-            "disks", [(one.zone, self._disk_of(one)) for one in self.project.disks.values()], call.query
-        )
+        found = [self._disk_of(one) for one in self.project.disks.values() if one.zone == call.path["zone"]]
+        return self._flat("diskList", sorted(found, key=_name), call.query)
 
     def _disk(self, call: Call) -> Json:
         return self._disk_of(self._find_disk(call.path))
@@ -369,24 +372,17 @@ class Api:
             }
         return found
 
-    def _scoped(self, key: str, found: Iterable[tuple[str, Json]], query: Json) -> Json:
-        """Every zone is in each page, with its part of the page."""
-        wanted = sorted(((zone, one) for zone, one in found if fits(one, query.get("filter", ""))),
-                        key=lambda pair: (pair[0], pair[1]["name"]))  # fmt: skip
-        page, more = _page(wanted, query)
-        items: Json = {}
-        for zone in ZONES:
-            some = [one for at, one in page if at == zone]
-            empty = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": f"no results for scope 'zones/{zone}'"}}
-            items[f"zones/{zone}"] = {key: some} if some else empty
-        return {"kind": f"compute#{key[:-1]}AggregatedList", "items": items, **more}
-
     def _flat(self, kind: str, found: Iterable[Json], query: Json) -> Json:
         page, more = _page([one for one in found if fits(one, query.get("filter", ""))], query)
-        return {"kind": f"compute#{kind}", "items": page, **more} if page else {"kind": f"compute#{kind}", **more}
+        empty = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "There are no results on this page."}}
+        return {"kind": f"compute#{kind}", **({"items": page} if page else empty), **more}
 
     def _at(self, zone: str) -> str:
         return f"projects/{self.project.name}/zones/{zone}"
+
+
+def _name(said: Json) -> str:
+    return str(said["name"])
 
 
 def _page(found: Sequence[Any], query: Json) -> tuple[Sequence[Any], Json]:
@@ -396,15 +392,15 @@ def _page(found: Sequence[Any], query: Json) -> tuple[Sequence[Any], Json]:
 
 
 def fits(thing: Json, text: str) -> bool:
-    """Google's filters, as far as they are of comparisons for equality that are joined by ``OR``."""
+    """Google's filters, as far as they are one comparison for equality."""
     if not text:
         return True
-    several = [_COMPARISON.fullmatch(part) for part in text.split(" OR ")]
-    if not all(several):
+    found = _COMPARISON.fullmatch(text)
+    if found is None:
         raise RefusalError(
             400, "invalid", f"Invalid value for field 'filter': '{text}'. Invalid list filter expression."
         )
-    return any(one is not None and _field(thing, one[1]) == one[2] for one in several)
+    return bool(_field(thing, found[1]) == found[2])
 
 
 def _field(thing: Json, name: str) -> Any:
@@ -434,7 +430,8 @@ def skus() -> list[Json]:
         for prefix, usage, part in (("", "OnDemand", 1), ("Spot Preemptible ", "Preemptible", 4)):
             sku(f"{prefix}{family} Instance Core running in Netherlands", usage, core // part, "h")
             sku(f"{prefix}{family} Instance Ram running in Netherlands", usage, ram // part, "GiBy.h")
-    for gpu, price in (("Nvidia Tesla T4", 350_000_000), ("Nvidia L4", 616_000_000)):
+    for gpu, price in (("Nvidia Tesla T4", 350_000_000), ("Nvidia L4", 616_000_000),
+                       ("Nvidia Tesla A100 80GB", 1_571_000_000)):  # fmt: skip
         sku(f"{gpu} GPU running in Netherlands", "OnDemand", price, "h")
         sku(f"{gpu} GPU attached to Spot Preemptible VMs running in Netherlands", "Preemptible", price // 4, "h")
     sku("N2 Instance Core running in Sydney", "OnDemand", 1, "h", "australia-southeast1")

@@ -260,11 +260,11 @@ class Project:
         instance.status = "TERMINATED"
         self.machines.ended(instance)
 
-    def preempt(self, instance: Instance) -> None:
-        """Google takes it back."""
+    def preempt(self, instance: Instance, stop_s: float) -> None:
+        """Google takes it back: it is told to stop, and is gone so much later."""
         now = self.clock()
         self._operate("compute.instances.preempted", instance.zone, f"instances/{instance.name}", instance.id, now)
-        instance.status, instance.gone_at = "STOPPING", now
+        instance.status, instance.gone_at = "STOPPING", now + stop_s
 
     def settle(self) -> None:
         """Moves all to where they are by now."""

@@ -129,9 +129,9 @@ class GoogleSite(BaseSite):
         return (OfferRule("google"),)
 
     def preempt(self, instance: Instance, notice_s: float) -> None:
-        """Google takes a Spot VM back so long after it has told the machine itself."""
+        """Google takes a Spot VM back, tells the machine itself, and stops it for so long."""
         self.machines.metadata.preempted.add(instance.address)
-        instance.gone_at = self.server.clock() + notice_s
+        self.project.preempt(instance, notice_s)
 
     def of_pool(self, pool: str) -> list[Instance]:
         """Our cluster's instances that are there for a pool."""

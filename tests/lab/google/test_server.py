@@ -87,8 +87,19 @@ def test_partial_answers() -> None:
     ("text", "found"),
     [
         ("", True), ('labels.a-b = "x"', True), ('labels.a-b = "y"', False), ('name = "n"', True),
-        ('(name = "m") OR (name = "n")', True), ('labels.none = "x"', False),
+        ('labels.none = "x"', False),
     ],
 )  # fmt: skip
 def test_filters(text: str, *, found: bool) -> None:
     assert fits({"name": "n", "labels": {"a-b": "x"}}, text) is found
+
+
+@pytest.mark.parametrize(
+    ("method", "place"), [("compute.zoneOperations.list", {"zone": ZONES[0]}), ("compute.images.list", {})]
+)
+def test_no_list_takes_a_filter_and_an_order(world: GoogleWorld, method: str, place: dict[str, str]) -> None:
+    calls = GoogleCalls(world.settings("ours"))
+    words: dict[str, Any] = {"project": PROJECT, "orderBy": "creationTimestamp desc", "filter": 'name = "a"', **place}
+    with pytest.raises(BadRequest, match="both a list filter and sort order"):
+        list(calls.items(method, "list them", **words))
+    calls.close()

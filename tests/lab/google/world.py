@@ -24,7 +24,7 @@ from tests.lab.google.cloud import REGION, SUBNETWORK, ZONES, Instance
 from tests.lab.google.server import Fault, GoogleServer
 
 PROJECT = "physics-burst"
-INSERT, LIST = "compute.instances.insert", "compute.instances.aggregatedList"
+INSERT, LIST = "compute.instances.insert", "compute.instances.list"
 _BEGIN = 1_800_000_000.0
 _STEPS = 200
 
@@ -40,6 +40,7 @@ class GoogleWorld(FaultWorld):
 
     page = 2
     disk_bytes = SMALLEST_DISK_GIB << 30
+    more_calls = 3
 
     def __init__(self, folder: Path, key: rsa.RSAPrivateKey) -> None:
         self.now = _BEGIN

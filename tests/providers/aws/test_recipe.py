@@ -90,9 +90,15 @@ def test_a_fleet_says_what_ec2_knows(*, spot: bool, gang: str) -> None:
     assert found.gang == gang
 
 
+def test_tags_of_the_settings_are_none_of_burstd_s() -> None:
+    """A volume with the cluster's tag would be taken for a leftover."""
+    with pytest.raises(ValueError, match="burstd's own"):
+        settings(tags={TAG_CLUSTER: CLUSTER})
+
+
 @pytest.mark.parametrize(("count", "claim"), [(1, "c000"), (2, None)])
 def test_tags_say_what_is_true_of_all(count: int, claim: str | None) -> None:
-    found = recipe(prepared(*many(count), of=settings(tags={"project": "x", TAG_CLUSTER: "theirs"}))[0])
+    found = recipe(prepared(*many(count), of=settings(tags={"project": "x"}))[0])
     for kind in ("instance", "volume", "fleet"):
         said = tagged(found, kind)
         assert said.get(TAG_CLAIM) == claim
