@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import requests
 from azure.core import PipelineClient
@@ -79,7 +80,9 @@ class AzureAccess:
 
     def send(self, method: str, url: str, query: Mapping[str, Any], headers: dict[str, str], body: Any) -> HttpResponse:
         """One request, sent once. Raises what azure-core does where no whole answer comes."""
-        request = HttpRequest(method, url, params=dict(query), headers=headers, json=body)
+        # azure-core sends them as they are.
+        quoted = {key: quote(str(value), safe="") for key, value in query.items()}
+        request = HttpRequest(method, url, params=quoted, headers=headers, json=body)
         response: Any = self._client.send_request(request, stream=True)
         try:
             text = read_bounded(response.iter_bytes()).decode(errors="replace")
