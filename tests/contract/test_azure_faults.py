@@ -37,7 +37,7 @@ from burstd.testing.cloud_world import (
     terminate_all,
 )
 from providers.azure.provider import AzureProvider
-from tests.lab.azure.names import DEFINITION, ENCRYPTION_SET, IDENTITY, MANAGED, MARKETPLACE
+from tests.lab.azure.names import DEFINITION, ENCRYPTION_SET, IDENTITY, MANAGED, MARKETPLACE, ROOT
 from tests.lab.azure.specs import LOCATION
 
 if TYPE_CHECKING:
@@ -157,6 +157,37 @@ class TestRefusals:
         launch_and_wait(world, provider, "c1")
         world.until(lambda: only(provider).state is InstanceState.ERROR)
         assert only(provider).cause == "capacity"
+
+    def test_a_stockout_of_many_that_the_list_does_not_show_takes_few_calls(
+        self, world: AzureWorld, provider: AzureProvider
+    ) -> None:
+        world.cloud.page = 100
+        world.cloud.status_lag_s = 1000.0
+        world.cloud.late += [("AllocationFailed", "no capacity")] * 10
+        provider.launch([launch_request(world, provider, f"c{n}") for n in range(10)])
+        world.now += 2.0
+        seen = []
+        for _ in range(3):
+            before = world.calls()
+            seen.append(Counter((one.state, one.cause) for one in provider.instances()))
+            assert world.calls() - before <= 3 + 4
+            world.now += 5.0
+        failed = (InstanceState.ERROR, "capacity")
+        assert [one[failed] for one in seen] == [4, 8, 10]
+        assert {state for state, _ in seen[0]} == {InstanceState.ERROR, InstanceState.UNKNOWN}, "why is not known yet"
+
+    def test_one_after_the_other_that_fails_does_not_have_the_list_read_at_each_poll(
+        self, world: AzureWorld, provider: AzureProvider
+    ) -> None:
+        world.cloud.late += [("AllocationFailed", "no capacity")] * 5
+        lists = []
+        with_lists = f"{ROOT}/providers/{MACHINES}"
+        world.cloud.asked = lambda path: lists.append(path) if path == with_lists else None
+        for n in range(5):
+            provider.launch([launch_request(world, provider, f"c{n}")])
+            world.now += 2.0
+            assert {one.cause for one in provider.instances()} == {"capacity"}
+        assert len(lists) <= 2
 
     def test_a_storm_of_429_stops_the_batch(self, world: AzureWorld, provider: AzureProvider) -> None:
         world.cloud.refuse("PUT", MACHINES, 429, "TooManyRequests", times=1000, retry_after=17)
@@ -325,6 +356,47 @@ class TestLives:
         world.cloud.switch_off(only(provider).id)
         world.now += 61.0
         assert only(provider).state is InstanceState.ERROR
+
+    @pytest.mark.parametrize(
+        "code",
+        ["AttachDiskWhileBeingDetached", "VMAgentStatusCommunicationError", "vmextensionhandlererror", "Strange"],
+    )
+    @pytest.mark.parametrize("lag_s", [-1e9, 1e9])
+    def test_an_operation_that_fails_on_a_running_machine_ends_no_job(
+        self, world: AzureWorld, provider: AzureProvider, code: str, lag_s: float
+    ) -> None:
+        launch_and_wait(world, provider, "c1")
+        world.until(lambda: only(provider).state is InstanceState.RUNNING)
+        world.cloud.status_lag_s = lag_s
+        world.cloud.fail(only(provider).id, code, "somebody's update failed")
+        assert (only(provider).state, only(provider).error) == (InstanceState.RUNNING, "")
+
+    @pytest.mark.parametrize("code", ["OSProvisioningTimedOut", "osprovisioningclienterror", "VMStartTimedOut"])
+    def test_one_that_is_on_and_never_came_up_has_failed(
+        self, world: AzureWorld, provider: AzureProvider, code: str
+    ) -> None:
+        launch_and_wait(world, provider, "c1")
+        world.until(lambda: only(provider).state is InstanceState.RUNNING)
+        world.cloud.fail(only(provider).id, code, "did not finish in time")
+        assert only(provider).state is InstanceState.ERROR
+
+    @pytest.mark.parametrize(
+        ("status", "code"), [(403, "AuthorizationFailed"), (429, "TooManyRequests"), (503, "Down")]
+    )
+    def test_without_power_states_machines_are_listed_all_the_same(
+        self, world: AzureWorld, provider: AzureProvider, status: int, code: str
+    ) -> None:
+        launch_and_wait(world, provider, "c1")
+        world.until(lambda: only(provider).state is InstanceState.RUNNING)
+        world.cloud.switch_off(only(provider).id)
+        world.now += 61.0
+        assert only(provider).state is InstanceState.ERROR
+        world.cloud.refuse("GET", f"{ROOT}/providers/{MACHINES}", status, code, times=1000)
+        world.now += 120.0
+        assert only(provider).state is InstanceState.ERROR, "it was off three minutes ago"
+        world.now += 240.0
+        assert only(provider).state is InstanceState.RUNNING
+        assert [one.state for one in world.provider(CLUSTER).instances()] == [InstanceState.RUNNING]
 
     def test_one_in_the_making_is_ended_at_once(self, world: AzureWorld, provider: AzureProvider) -> None:
         world.cloud.boot_s = 1200.0

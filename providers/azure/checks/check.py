@@ -86,6 +86,8 @@ def _rights(at: CheckedGroup) -> Iterator[Verdict]:
     group = [*NEEDED, *(WITH_ADDRESSES if at.settings.public_address else ())]
     places = [
         ("resource group", at.calls.in_group(""), group),
+        # The list of power states is the whole subscription's.
+        ("subscription", at.calls.in_subscription(), ["Microsoft.Compute/virtualMachines/read"]),
         *((name, path, [one]) for name, path, one in uses if path),
     ]
     for name, path, needed in places:

@@ -44,6 +44,8 @@ class AzureCloud(ResourceGroup):
         """What was asked or answered otherwise than the models have it."""
         self.refusals: list[Refusal] = []
         self.skew_s = 0.0
+        self.asked: Callable[[str], object] = lambda _: None
+        """Called with the path of each request to Azure Resource Manager."""
 
     def refuse(self, method: str, path: str, status: int, code: str, text: str = "", **more: Any) -> None:
         """``path``: a part of those that are meant."""
@@ -79,6 +81,7 @@ class AzureCloud(ResourceGroup):
         assert query.get("api-version") == _VERSIONS.get(kind), f"no such version of {path}: {query}"
         client = self.tokens.get(headers.get("authorization", "").removeprefix("Bearer "))
         self.calls[f"{method} {kind}"] += 1
+        self.asked(path)
         if client is None:
             raise Refused(401, "ExpiredAuthenticationToken", "The access token expiry UTC time is earlier than now.")
         for one in self.refusals:

@@ -113,6 +113,13 @@ class ResourceGroup(Surroundings):
             self._advance()
             self.machines[name.lower()].power = state
 
+    def fail(self, name: str, code: str, text: str) -> None:
+        """Somebody's operation on a machine fails; it runs, or is off, as before."""
+        with self._lock:
+            self._advance()
+            machine = self.machines[name.lower()]
+            machine.failed, machine.said["properties"]["provisioningState"] = (code, text), "Failed"
+
     def _resource(
         self, method: str, kind: str, name: str, more: str, query: dict[str, str], headers: Mapping[str, str],
         said: Json | None,

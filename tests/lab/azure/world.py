@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from secrets import randbelow
 from typing import Any
 
 from cryptography import x509
@@ -36,7 +36,7 @@ ROLES = {
 
 
 def _address() -> str:
-    return f"127.{random.randint(1, 254)}.{random.randint(0, 255)}.{random.randint(1, 254)}"
+    return ".".join(["127", *(str(1 + randbelow(254)) for _ in range(3))])
 
 
 class AzureWorld(FaultWorld):
