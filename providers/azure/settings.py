@@ -82,6 +82,8 @@ class AzureSettings(BaseModel):
     disk: AzureDisk = AzureDisk()
     security_type: Literal["", "Standard", "TrustedLaunch"] = ""
     """Empty: Azure's default for the image."""
+    secure_boot: bool | None = None
+    """With TrustedLaunch: whether only signed drivers are loaded; left out: Azure's default."""
     admin_key: str = Field(default="", pattern=r"^(ssh-\S+ \S.*|ecdsa-\S+ \S.*)?$")
     """Public ssh key of the machines' first user ``azureuser``, for people; empty: one whose other half nobody has."""
     gpus: dict[Name, str] = Field(default_factory=dict)
@@ -116,6 +118,8 @@ class AzureSettings(BaseModel):
             raise ValueError(
                 "secret_file and certificate_file are of a service principal: set its tenant and client_id"
             )
+        if self.secure_boot is not None and self.security_type != "TrustedLaunch":
+            raise ValueError('secure_boot needs security_type = "TrustedLaunch"')
         if self.public_address and self.address_hour is None and self.currency != "USD":
             raise ValueError(f"public_address needs address_hour: what an hour of an address costs in {self.currency}")
         return self

@@ -456,6 +456,23 @@ class TestLives:
         world.until(lambda: not list(provider.instances()))
         assert held(world) == {}
 
+    def test_a_size_with_nvme_alone_boots_with_it(self, world: AzureWorld) -> None:
+        provider = world.provider(CLUSTER, instance_types=["Standard_D2s_v6"])
+        launch_and_wait(world, provider, "c1")
+        world.until(lambda: only(provider).state is InstanceState.RUNNING)
+        world.cloud.features.clear()
+        assert isinstance(launch_outcome(world, provider, "c2"), BadRequest)
+
+    @pytest.mark.parametrize("secure_boot", [False, True, None])
+    def test_trusted_launch_with_and_without_secure_boot(self, world: AzureWorld, secure_boot: bool | None) -> None:
+        world.cloud.features["SecurityType"] = "TrustedLaunch"
+        provider = world.provider(CLUSTER, security_type="TrustedLaunch", secure_boot=secure_boot)
+        launch_and_wait(world, provider, "c1")
+        (machine,) = world.cloud.machines.values()
+        found = machine.said["properties"]["securityProfile"]
+        uefi = None if secure_boot is None else {"secureBootEnabled": secure_boot, "vTpmEnabled": True}
+        assert (found["securityType"], found.get("uefiSettings")) == ("TrustedLaunch", uefi)
+
 
 class TestLists:
     def test_all_pages_are_read_and_calls_grow_with_pages_only(

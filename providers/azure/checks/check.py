@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -130,7 +130,26 @@ def _image(at: CheckedGroup, word: str) -> Verdict:
         return bad(
             f"{name} is for {architecture}, the sizes are all {', '.join(sorted(kinds))}", "name an image for that"
         )
-    return good(f"{name}, {architecture}")
+    features = {str(one["name"]): str(one["value"]) for one in about.get("features") or ()}
+    return _unfit(at, name, str(about.get("hyperVGeneration") or ""), features) or good(f"{name}, {architecture}")
+
+
+def _unfit(at: CheckedGroup, name: str, generation: str, features: Mapping[str, str]) -> Verdict | None:
+    """What keeps machines of an image from booting; None: nothing."""
+    secure, wanted = features.get("SecurityType", ""), at.settings.security_type
+    if wanted == "TrustedLaunch" and not secure.startswith(wanted):
+        return bad(f"{name} has not the feature SecurityType=TrustedLaunch", "make one with it, or no security_type")
+    if secure == "TrustedLaunch" and wanted != "TrustedLaunch":
+        return bad(f"{name} boots with TrustedLaunch only", 'set security_type = "TrustedLaunch"')
+    sizes = [size for one in sorted({one.instance_type for one in at.offers}) if (size := at.catalog.type(one))]
+    other = [size for size in sizes if generation and generation not in size.generations]
+    nvme = [size for size in sizes if size.nvme_only and "NVMe" not in features.get("DiskControllerTypes", "")]
+    for unfit, why in ((other, f"of generation {generation}"), (nvme, "without DiskControllerTypes=SCSI,NVMe")):
+        if unfit:
+            judge = bad if len(unfit) == len(sizes) else unclear
+            names = first_few([size.name for size in unfit])
+            return judge(f"{name} is {why}: {names} cannot boot it", "name another image for pools of those sizes")
+    return None
 
 
 def _subnet(at: CheckedGroup, name: str) -> Verdict:

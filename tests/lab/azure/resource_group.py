@@ -15,7 +15,7 @@ from azure.mgmt.network import models as network
 from tests.lab.azure import schema
 from tests.lab.azure.answers import MACHINES, OPTIONS, Answer, Json, Refused
 from tests.lab.azure.names import GROUP, HERE, IDENTITY, MANAGED, MARKETPLACE, ROOT, SUBNET
-from tests.lab.azure.specs import LOCATION, SIZES
+from tests.lab.azure.specs import LOCATION, SIZES, Size
 from tests.lab.azure.surroundings import Surroundings
 
 _DISKS = "Microsoft.Compute/disks"
@@ -252,6 +252,7 @@ class ResourceGroup(Surroundings):
             raise Refused(404, "GalleryImageNotFound", f"The gallery image {image['id']} is not available.")
         if "id" not in image and ":".join(image.values()) != MARKETPLACE:
             raise Refused(404, "PlatformImageNotFound", "The platform image is not available.")
+        self._judge_boot(size, about, self.features if image.get("id") in self.versions else {})
         if (about.get("priority") == "Spot") != ("evictionPolicy" in about):
             raise Refused(400, "InvalidParameter", "Eviction policy can be set only on Azure Spot Virtual Machines.")
         for identity in said.get("identity", {}).get("userAssignedIdentities", {}):
@@ -260,6 +261,19 @@ class ResourceGroup(Surroundings):
         users = about["osProfile"]["linuxConfiguration"]["ssh"]["publicKeys"]
         if not users or not all(one["keyData"].startswith("ssh-") for one in users):
             raise Refused(400, "InvalidParameter", "The value of parameter linuxConfiguration.ssh is invalid.")
+
+    def _judge_boot(self, size: Size, about: Json, features: Mapping[str, str]) -> None:
+        """What Azure refuses where a size cannot boot an image."""
+        storage, wanted = about["storageProfile"], about.get("securityProfile", {}).get("securityType", "")
+        controller = storage.get("diskControllerType", "SCSI")
+        if controller not in size.more.get("DiskControllerTypes", "SCSI").split(","):
+            text = f"The VM size '{size.name}' cannot boot with OS image or disk: diskControllerType '{controller}'."
+            raise Refused(400, "InvalidParameter", text)
+        if controller == "NVMe" and "NVMe" not in features.get("DiskControllerTypes", ""):
+            raise Refused(400, "InvalidParameter", "The image does not support the disk controller type NVMe.")
+        secure = features.get("SecurityType", "")
+        if "TrustedLaunch" in (secure, wanted) and not (wanted and secure.startswith(wanted)):
+            raise Refused(400, "BadRequest", "The image does not support the security type of the machine.")
 
     def _make_interface(self, name: str, about: Json) -> tuple[str, str, str]:
         """Id, private address, and id of the public address or nothing."""

@@ -76,6 +76,14 @@ SIZES = {
     size.name: size
     for size in (
         Size("Standard_D2s_v5", "standardDSv5Family", 2, "8", 0.11),
+        Size(
+            "Standard_D2s_v6",
+            "StandardDsv6Family",
+            2,
+            "8",
+            0.12,
+            more={"DiskControllerTypes": "NVMe", "HyperVGenerations": "V2"},
+        ),
         Size("Standard_D4ads_v5", "standardDADSv5Family", 4, "16", 0.24, local_mib=153600, zones=("1", "2")),
         Size("Standard_D2ps_v5", "standardDPSv5Family", 2, "8", 0.09, arm=True, zones=("1",)),
         Size("Standard_NC4as_T4_v3", "Standard NCASv3_T4 Family", 4, "28", 0.60, gpus=1, withheld=("3",)),

@@ -58,6 +58,7 @@ def test_zones_and_ids() -> None:
         ({"secret_file": "a"}, "set its tenant"),
         ({"public_address": True, "currency": "EUR"}, "address_hour"),
         ({"subnet": "nodes"}, "subnet"),
+        ({"secure_boot": False}, "TrustedLaunch"),
         ({"region": "westeurope"}, "region"),
     ],
 )
