@@ -538,6 +538,29 @@ class TestLeftovers:
         assert list(provider.leftovers()) == []
         assert [dict(things) for things in world.cloud.things.values()] == before
 
+    def test_what_names_a_machine_that_is_gone_is_found(self, world: AzureWorld) -> None:
+        provider = world.provider(CLUSTER, public_address=True)
+        made, stays = launch_and_wait(world, provider, "c1", "c2")
+        world.cloud.leaks, world.cloud.stale = [DISKS, INTERFACES, ADDRESSES], True
+        provider.terminate([made.id])
+        world.until(lambda: len(list(provider.instances())) == 1)
+        kept = {(kind, 1) for kind in (MACHINES, DISKS, INTERFACES, ADDRESSES)}
+        found = list(provider.leftovers())
+        assert {(one.kind, one.claim_id) for one in found} == {("network-interface", "c1"), ("disk", "c1")}
+        provider.remove(found)
+        (address,) = provider.leftovers()
+        assert (address.kind, address.claim_id) == ("public-ip-address", "c1"), "once what it was on is gone"
+        provider.remove([address])
+        assert set(held(world).items()) == kept
+        assert only(provider).id == stays.id
+
+    def test_what_is_on_a_machine_of_another_group_is_no_leftover(
+        self, world: AzureWorld, provider: AzureProvider
+    ) -> None:
+        world.leave("lent", {TAG_CLUSTER: CLUSTER}, kinds=(DISKS,))
+        world.cloud.things[DISKS]["lent"]["managedBy"] = f"{ROOT}/resourceGroups/theirs/providers/{MACHINES}/m"
+        assert list(provider.leftovers()) == []
+
     def test_what_is_half_made_is_found(self, world: AzureWorld, provider: AzureProvider) -> None:
         """A network interface whose machine Azure never made, as other tools leak them."""
         world.leave("half", {TAG_CLUSTER: CLUSTER, TAG_CLAIM: "c7"}, kinds=(INTERFACES,))

@@ -20,6 +20,7 @@ from tests.lab.azure.surroundings import Surroundings
 
 _DISKS = "Microsoft.Compute/disks"
 _INTERFACES, _ADDRESSES = "Microsoft.Network/networkInterfaces", "Microsoft.Network/publicIPAddresses"
+_USERS = ("virtualMachine", "ipConfiguration")
 MODELS = {
     MACHINES: compute.VirtualMachine, _DISKS: compute.Disk, _INTERFACES: network.NetworkInterface,
     _ADDRESSES: network.PublicIPAddress,
@@ -92,6 +93,8 @@ class ResourceGroup(Surroundings):
         """Of headers of requests; else a second PUT would change a machine."""
         self.leaks: list[str] = []
         """Kinds of what the next machine that ends leaves behind."""
+        self.stale = False
+        """What a machine leaves behind still names it, and can be deleted all the same."""
         self.no_address = False
         """Network interfaces have none yet."""
 
@@ -324,11 +327,10 @@ class ResourceGroup(Surroundings):
             self._end(self.machines[name.lower()], self._clock())
             return Answer(202)
         held = self.things[kind][name.lower()]
-        if (
-            held.get("managedBy")
-            or held["properties"].get("virtualMachine")
-            or held["properties"].get("ipConfiguration")
-        ):
+        about = held["properties"]
+        users = [held.get("managedBy", ""), *(about.get(key, {}).get("id", "") for key in _USERS)]
+        there = {one["id"] for things in self.things.values() for one in things.values()}
+        if any(one.partition("/ipConfigurations/")[0] in there for one in users):
             raise Refused(409, "OperationNotAllowed", f"{name} is attached to a machine.")
         del self.things[kind][name.lower()]
         return Answer(202)
@@ -366,6 +368,8 @@ class ResourceGroup(Surroundings):
                 del self.things[kind][_name(thing)]
                 continue
             self.leaks.remove(kind)
+            if self.stale:
+                continue
             held.pop("managedBy", None)
             held["properties"].pop("virtualMachine", None)
             held["properties"].pop("ipConfiguration", None)
