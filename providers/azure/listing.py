@@ -128,17 +128,21 @@ class MachineListing:
         if not _NAME.fullmatch(instance_id):
             raise NotFound(f"no machine has such a name: {instance_id}")
         url = self._console_url(instance_id)
+        if not url:
+            return ""
         answer = self._calls.public(url, f"read the console of {instance_id}")
         if answer.status == 404:
             return ""
         if answer.status >= 300:
+            name = instance_id.lower()
+            self._consoles = {one: known for one, known in self._consoles.items() if one != name}
             raise CloudUnavailable(
                 f"{urlsplit(url).hostname} does not give the console of {instance_id} (HTTP {answer.status})"
             )
         return answer.body
 
     def _console_url(self, instance_id: str) -> str:
-        """Address of the serial log, with the right to read it in itself: a secret for an hour."""
+        """Address of the serial log, with the right to read it in itself: a secret for an hour. Empty: none yet."""
         now, name = self._clock(), instance_id.lower()
         until, url = self._consoles.get(name, (0.0, ""))
         if now >= until:
@@ -146,7 +150,9 @@ class MachineListing:
             said = self._calls.read_by_post(
                 path, f"find the console of {instance_id}", sasUriExpirationTimeInMinutes=60
             )
-            url = str(said["serialConsoleLogBlobUri"])
+            url = str(said.get("serialConsoleLogBlobUri") or "")
+            if not url:
+                return ""
             self._consoles = {**self._consoles, name: (now + _CONSOLE_S, url)}
         return url
 

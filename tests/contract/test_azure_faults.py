@@ -300,6 +300,13 @@ class TestCredentials:
         with pytest.raises(AuthFailed, match="the identity of the head's machine"):
             world.provider(CLUSTER, **words).offers()
 
+    def test_a_metadata_service_that_does_not_answer_is_no_matter_of_the_identity(
+        self, world: AzureWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:9")
+        with pytest.raises(CloudUnavailable, match="IMDS"):
+            world.provider(CLUSTER, tenant="", client_id="", secret_file=None).offers()
+
     def test_a_tenant_that_is_not_there_is_no_matter_of_the_network(self, world: AzureWorld) -> None:
         provider = world.provider(CLUSTER, tenant="00000000-0000-4000-8000-000000000000")
         with pytest.raises(AuthFailed, match="look at tenant"):
@@ -473,6 +480,14 @@ class TestLives:
         uefi = None if secure_boot is None else {"secureBootEnabled": secure_boot, "vTpmEnabled": True}
         assert (found["securityType"], found.get("uefiSettings")) == ("TrustedLaunch", uefi)
 
+    def test_a_name_that_is_too_long_is_not_sent(self, world: AzureWorld, provider: AzureProvider) -> None:
+        asked = launch_request(world, provider, "c1")
+        before = world.cloud.calls["PUT virtualMachines"]
+        (outcome,) = provider.launch([replace(asked, name="n" * 65)])
+        assert isinstance(outcome.result, BadRequest)
+        assert "64 characters" in str(outcome.result)
+        assert world.cloud.calls["PUT virtualMachines"] == before
+
 
 class TestLists:
     def test_all_pages_are_read_and_calls_grow_with_pages_only(
@@ -498,6 +513,21 @@ class TestLists:
         world.cloud.skew_s = 3600.0
         assert provider.cloud_time() == pytest.approx(world.now + 3600.0, abs=1)
         launch_and_wait(world, provider, "c1")
+
+    def test_a_console_without_an_address_is_asked_for_again(self, world: AzureWorld, provider: AzureProvider) -> None:
+        (made,) = launch_and_wait(world, provider, "c1")
+        world.cloud.machines[made.id].said["properties"]["provisioningState"] = "Creating"
+        assert provider.console(made.id) == ""
+        world.now += 10.0
+        assert provider.console(made.id) != ""
+
+    def test_an_address_that_the_storage_refuses_is_not_kept(self, world: AzureWorld, provider: AzureProvider) -> None:
+        (made,) = launch_and_wait(world, provider, "c1")
+        world.until(lambda: provider.console(made.id) != "")
+        world.cloud.console_key = "ANOTHER-SECRET"
+        with pytest.raises(CloudUnavailable, match="HTTP 403"):
+            provider.console(made.id)
+        assert provider.console(made.id) != ""
 
     def test_the_console_is_read_without_our_token_and_its_key_is_in_no_message(
         self, world: AzureWorld, provider: AzureProvider
@@ -652,6 +682,11 @@ class TestOffers:
         zones = {zone for name, zone, _ in found if name == "Standard_NC4as_T4_v3"}
         assert zones == {f"{LOCATION}-1", f"{LOCATION}-2"}, "the third is withheld from this subscription"
         assert {zone for name, zone, _ in found if "A100" in name} == {LOCATION}
+        regional = next(one for one in found.values() if one.instance_type == "Standard_NC6s_v3")
+        assert regional.zone == LOCATION, "each zone is withheld, and not the location"
+        assert isinstance(
+            provider.launch([replace(launch_request(world, provider, "c1"), offer=regional)])[0].result, Instance
+        )
         assert found["Standard_D2ps_v5", f"{LOCATION}-1", "spot"].hardware.architecture == "aarch64"
         assert found["Standard_D4ads_v5", f"{LOCATION}-1", "spot"].hardware.local_disk_gib == 150
         assert found["Standard_NV6ads_A10_v5", LOCATION, "on-demand"].shape.gres[0].type == "a10.6"

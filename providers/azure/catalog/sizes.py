@@ -75,7 +75,7 @@ def parse_size(said: Mapping[str, Any], location: str) -> AzureSize:
         accelerated=can.get("AcceleratedNetworkingEnabled") == "True",
         nvme_only=can.get("DiskControllerTypes") == "NVMe",
         generations=tuple(can.get("HyperVGenerations", "V1,V2").split(",")), zones=tuple(sorted(zones - kept)),
-        regional=not zones, withheld=withheld,
+        regional=not (zones - kept), withheld=withheld,
     )  # fmt: skip
 
 

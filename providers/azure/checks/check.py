@@ -36,10 +36,12 @@ ROLES = "config/azure/role.json and role-subscription.json"
 NEEDED = (
     "Microsoft.Compute/virtualMachines/read", "Microsoft.Compute/virtualMachines/write",
     "Microsoft.Compute/virtualMachines/delete", "Microsoft.Compute/virtualMachines/instanceView/read",
-    "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action", "Microsoft.Compute/disks/read",
+    "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action",
+    "Microsoft.Compute/virtualMachines/attachDetachDataDisks/action", "Microsoft.Compute/disks/read",
     "Microsoft.Compute/disks/write", "Microsoft.Compute/disks/delete", "Microsoft.Network/networkInterfaces/read",
     "Microsoft.Network/networkInterfaces/write", "Microsoft.Network/networkInterfaces/delete",
     "Microsoft.Network/networkInterfaces/join/action", "Microsoft.Network/publicIPAddresses/read",
+    "Microsoft.Resources/subscriptions/resourceGroups/read",
 )  # fmt: skip
 """In the resource group, whatever the settings say."""
 WITH_ADDRESSES = (

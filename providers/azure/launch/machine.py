@@ -20,12 +20,18 @@ _USER = "azureuser"
 _NETWORK_VERSION = "2022-11-01"
 """The newest that Azure takes of ``networkApiVersion``."""
 _USER_DATA_BYTES = 65535
+_NAME_LENGTH = 64
 
 
 def machine_body(
     settings: AzureSettings, request: LaunchRequest, image: Mapping[str, str], admin_key: str, size: AzureSize | None
 ) -> dict[str, Any]:
-    """Of the PUT. Raises BadRequest for user data or a zone that can be none. ``size`` None: nothing is known of it."""
+    """Of the PUT. Raises BadRequest for a name, user data or a zone that can be none.
+
+    ``size`` None: nothing is known of it.
+    """
+    if len(request.name) > _NAME_LENGTH:
+        raise BadRequest(f"'{request.name}' is too long for a machine of Azure, which takes {_NAME_LENGTH} characters")
     user_data = request.user_data.encode()
     if len(user_data) > _USER_DATA_BYTES:
         raise BadRequest(f"the user data has {len(user_data)} bytes, Azure takes {_USER_DATA_BYTES}")

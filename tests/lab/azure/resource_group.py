@@ -95,6 +95,8 @@ class ResourceGroup(Surroundings):
         """Kinds of what the next machine that ends leaves behind."""
         self.stale = False
         """What a machine leaves behind still names it, and can be deleted all the same."""
+        self.console_key = "SECRET"
+        """Which the storage of consoles takes."""
         self.no_address = False
         """Network interfaces have none yet."""
 
@@ -155,10 +157,12 @@ class ResourceGroup(Surroundings):
         assert (method, more) == ("POST", "retrieveBootDiagnosticsData")
         assert query.keys() <= {"api-version", "sasUriExpirationTimeInMinutes"}
         where = f"{self.url}/console/{name}"
-        found = {
+        found: Json = {
             "consoleScreenshotBlobUri": f"{where}.bmp?sig=SECRET",
-            "serialConsoleLogBlobUri": f"{where}?sig=SECRET",
+            "serialConsoleLogBlobUri": f"{where}?sig={self.console_key}",
         }
+        if machine.state == "Creating":
+            found = dict.fromkeys(found, None)
         schema.hold(compute.RetrieveBootDiagnosticsDataResult, found)
         return Answer(200, found)
 
@@ -246,7 +250,7 @@ class ResourceGroup(Surroundings):
         if size is None:
             raise Refused(400, "InvalidParameter", "The value provided for the VM size is not valid.")
         zones = said.get("zones", [])
-        if size.withheld and (zones == [] or "everywhere" in size.withheld or zones[0] in size.withheld):
+        if {"everywhere", *zones} & set(size.withheld):
             raise Refused(409, "SkuNotAvailable", f"The requested VM size '{size.name}' is currently not available.")
         if zones and zones[0] not in size.zones:
             raise Refused(400, "InvalidParameter", f"The zone(s) '{zones[0]}' are not supported for {size.name}.")
@@ -416,7 +420,9 @@ class ResourceGroup(Surroundings):
     def _console(self, path: str, query: dict[str, str], headers: Mapping[str, str]) -> Answer:
         assert "authorization" not in headers, "our token went to a console's storage"
         machine = self.machines.get(path.rpartition("/")[2].lower())
-        if query != {"sig": "SECRET"} or machine is None or machine.state == "Creating":
+        if query != {"sig": self.console_key}:
+            return Answer(403, "<Error><Code>AuthenticationFailed</Code></Error>")
+        if machine is None or machine.state == "Creating":
             return Answer(404, "<Error><Code>BlobNotFound</Code></Error>")
         return Answer(200, self._behind.console(machine.said["name"]))
 

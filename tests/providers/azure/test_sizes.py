@@ -59,6 +59,13 @@ def test_zones_and_ids() -> None:
         ({"public_address": True, "currency": "EUR"}, "address_hour"),
         ({"subnet": "nodes"}, "subnet"),
         ({"secure_boot": False}, "TrustedLaunch"),
+        ({"admin_key": "ecdsa-sha2-nistp256 AAAA"}, "admin_key"),
+        ({"tags": {f"t{n}": "" for n in range(47)}}, "46 tags"),
+        ({"tags": {"Owner": "a", "owner": "b"}}, "case"),
+        ({"tags": {"a/b": ""}}, "a/b"),
+        ({"tags": {"a" * 513: ""}}, "512"),
+        ({"tags": {"a": "b" * 257}}, "256"),
+        ({"tags": {"Burstd-cluster": "other"}}, "burstd's own"),
         ({"region": "westeurope"}, "region"),
     ],
 )
