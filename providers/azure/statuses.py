@@ -58,7 +58,6 @@ class MachineStatuses:
         with self._lock:
             now = self._clock()
             if now - self._tried_at >= good_for_s:
-                self._tried_at = now
                 try:
                     with translate_malformed():
                         self._known = self._read()
@@ -67,6 +66,7 @@ class MachineStatuses:
                     # Whether burstd may read it, ``provider check`` says.
                     if now - self._read_at >= _OLD_S:
                         self._known = {}
+                self._tried_at = self._clock()
             return self._known
 
     def listed_failure(self, name: str) -> Failure | None:

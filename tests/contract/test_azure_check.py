@@ -73,8 +73,7 @@ def test_all_is_well(world: AzureWorld) -> None:
     found = findings(world, MANAGED)
     assert [one for one in found.values() if not one.ok] == []
     assert {name for name in found if "rights" in name} == {
-        "rights to the resource group", "rights to the subscription", "rights to the subnet",
-        "rights to the security group",
+        "rights to the resource group", "rights to the subnet", "rights to the security group"
     }  # fmt: skip
     assert "sees resource group burst in westeurope" in found["credentials"].text
     assert found["instance types Standard_NC4as_T4_v3"].text == "1 offered: Standard_NC4as_T4_v3; on-demand, spot"
@@ -144,8 +143,10 @@ def test_a_missing_right_is_named(world: AzureWorld) -> None:
     assert "role-subscription.json" in found.remedy
     less = reads - {"Microsoft.Compute/virtualMachines/read"}
     world.cloud.clients[client] = {subscription: less, group: makes}
-    found = findings(world)["rights to the subscription"]
-    assert (found.ok, found.text) == (False, "missing: Microsoft.Compute/virtualMachines/read")
+    found = findings(world)["power states"]
+    assert found.ok is False
+    assert "AuthorizationFailed" in found.text
+    assert "role-subscription.json" in found.remedy
 
 
 def test_quotas_that_are_too_small(world: AzureWorld) -> None:

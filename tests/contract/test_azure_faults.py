@@ -509,6 +509,26 @@ class TestLists:
         with pytest.raises(CloudUnavailable, match="page after page is the same"):
             list(provider.instances())
 
+    def test_a_query_arrives_as_it_was_meant(self, world: AzureWorld) -> None:
+        calls, _ = world.parts(CLUSTER)
+        sizes = calls.in_subscription("Microsoft.Compute/skus")
+        assert calls.query(sizes, "list sizes", **{"$skiptoken": "1+/=%2B&#"})["value"]
+        calls.close()
+
+    def test_a_list_that_takes_long_to_fail_is_asked_for_once(self, world: AzureWorld, provider: AzureProvider) -> None:
+        world.cloud.late.append(("AllocationFailed", "no capacity"))
+        launch_and_wait(world, provider, "c1")
+        path, asked = f"{ROOT}/providers/{MACHINES}", []
+
+        def wait() -> None:
+            asked.append(world.now)
+            world.now += 60.0
+
+        world.cloud.refuse("GET", path, 503, "ServerTimeout", times=1000, then=wait)
+        world.now += 120.0
+        assert only(provider).cause == "capacity"
+        assert len(asked) == 1
+
     def test_the_clouds_clock_is_read(self, world: AzureWorld, provider: AzureProvider) -> None:
         world.cloud.skew_s = 3600.0
         assert provider.cloud_time() == pytest.approx(world.now + 3600.0, abs=1)

@@ -14,7 +14,7 @@ from providers.azure.calls import AzureCalls, Resource
 from providers.azure.catalog.catalog import AzureCatalog
 from providers.azure.catalog.quotas import AzureQuotas
 from providers.azure.launch.images import AzureImages
-from providers.azure.resources import properties_of
+from providers.azure.resources import MACHINES, properties_of
 from providers.azure.settings import AzureSettings
 from providers.checks import (
     NO_IMAGE,
@@ -88,8 +88,6 @@ def _rights(at: CheckedGroup) -> Iterator[Verdict]:
     group = [*NEEDED, *(WITH_ADDRESSES if at.settings.public_address else ())]
     places = [
         ("resource group", at.calls.in_group(""), group),
-        # The list of power states is the whole subscription's.
-        ("subscription", at.calls.in_subscription(), ["Microsoft.Compute/virtualMachines/read"]),
         *((name, path, [one]) for name, path, one in uses if path),
     ]
     for name, path, needed in places:
@@ -100,6 +98,13 @@ def _rights(at: CheckedGroup) -> Iterator[Verdict]:
             yield bad(f"missing: {first_few(missing)}", _REMEDIES.not_allowed, f"rights to the {name}")
         else:
             yield good(f"all {len(needed)} that burstd needs", f"rights to the {name}")
+
+
+def _power_states(at: CheckedGroup) -> Verdict:
+    """The list is the whole subscription's; without it no machine that somebody switched off is seen."""
+    every = at.calls.in_subscription(MACHINES)
+    next(at.calls.page_by_page(every, "list what has become of machines", statusOnly="true"))
+    return good("can be listed")
 
 
 def _allows(permission: Resource, action: str) -> bool:
@@ -237,6 +242,7 @@ _CHECKS: tuple[Check[CheckedGroup], ...] = (
     Check("credentials", _credentials, "set subscription and resource_group to what there is",
           required="credentials and a resource group"),
     Check("rights", _rights),
+    Check("power states", _power_states),
     Check("offers", _offers, "mend what it names in the provider's table"),
     Check("instance types {}", _instance_types, "mend instance_types", lambda at: at.settings.instance_types),
     Check("image", _no_image),
