@@ -1,6 +1,7 @@
 """One subscription as Azure keeps it: who may do what, in which version, and which room answers.
 
-What is asked and what is answered is held against Microsoft's models (``schema``) and burstd's roles (``rights``).
+What is asked and answered of compute and network is held against Microsoft's models (``schema``), and what is asked
+against burstd's roles (``rights``).
 """
 
 from __future__ import annotations
