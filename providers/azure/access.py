@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import requests
 from azure.core import PipelineClient
@@ -33,6 +34,8 @@ _MAX_CONNECTIONS = 64
 _PUBLIC = "https://login.microsoftonline.com"
 _REFUSED = re.compile(r"AADSTS\d|Unable to get authority configuration")
 """Codes of Microsoft Entra ID, and MSAL's words where there is no such tenant."""
+_UNANSWERED = re.compile(r"no response from the IMDS endpoint\.\s*$")
+"""azure-identity's words where the metadata service of the head's machine cannot be reached; else they go on."""
 # What it warns of, our errors say.
 logging.getLogger("azure.identity").setLevel(logging.CRITICAL)
 
@@ -70,6 +73,8 @@ class AzureAccess:
         try:
             return str(self._credential.get_token(self._scope).token)
         except CredentialUnavailableError as error:
+            if _UNANSWERED.search(str(error)):
+                raise CloudUnavailable(f"no token can be had: {short_message(str(error), 300)}") from None
             raise error_for_login(str(error)) from None
         except AzureError as error:
             # azure-identity wraps whatever happens on the way, broken connections too.
@@ -79,7 +84,9 @@ class AzureAccess:
 
     def send(self, method: str, url: str, query: Mapping[str, Any], headers: dict[str, str], body: Any) -> HttpResponse:
         """One request, sent once. Raises what azure-core does where no whole answer comes."""
-        request = HttpRequest(method, url, params=dict(query), headers=headers, json=body)
+        # azure-core sends them as they are.
+        quoted = {key: quote(str(value), safe="") for key, value in query.items()}
+        request = HttpRequest(method, url, params=quoted, headers=headers, json=body)
         response: Any = self._client.send_request(request, stream=True)
         try:
             text = read_bounded(response.iter_bytes()).decode(errors="replace")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from burstd.domain.cloud.read_limits import BoundedList
 from burstd.domain.errors import AuthFailed, CloudUnavailable, NotFound, OutcomeUnknown, ProviderError
@@ -107,7 +107,7 @@ class AzureCalls:
                 raise CloudUnavailable(f"cannot {what}: page after page is the same: is there a proxy in between?")
             seen.add(more)
             first = False
-            path, query = self._next_page(more, what)
+            path, query = self._next_page(more, what), {}
 
     def public(self, url: str, what: str, **query: Any) -> HttpResponse:
         """One GET of an address that needs no credentials, or that has them in itself: it is in no message."""
@@ -125,12 +125,15 @@ class AzureCalls:
         if known is not None:
             known.close()
 
-    def _next_page(self, link: str, what: str) -> tuple[str, dict[str, Any]]:
-        """Path and query of the next page. Our token goes nowhere but to the endpoint, whatever an answer says."""
-        url = urlsplit(link)
-        if url.netloc and f"{url.scheme}://{url.netloc}".lower() != self._settings.endpoint.lower():
+    def _next_page(self, link: str, what: str) -> str:
+        """Path and query of the next page, as Azure has them.
+
+        Our token goes nowhere but to the endpoint, whatever an answer says.
+        """
+        url, ours = urlsplit(link), urlsplit(self._settings.endpoint)
+        if (url.scheme, url.hostname, url.port or 443) != (ours.scheme, ours.hostname, ours.port or 443):
             raise CloudUnavailable(f"cannot {what}: the next page is at {url.hostname}, not at the endpoint")
-        return url.path, {key: values[-1] for key, values in parse_qs(url.query).items()}
+        return url._replace(scheme="", netloc="").geturl()
 
     def _call(
         self,
@@ -167,7 +170,7 @@ class AzureCalls:
     ) -> HttpResponse:
         url, kind = self._settings.endpoint + path, _kind(path)
         # That of a next page says it itself.
-        versioned = query if "api-version" in query else {"api-version": _VERSION_OF[kind.lower()], **query}
+        versioned = {} if "?" in path else {"api-version": _VERSION_OF[kind.lower()], **query}
         for again in (False, True):
             access = self._access()
             try:
@@ -224,5 +227,6 @@ def _words(error: BaseException) -> str:
 
 def _kind(path: str) -> str:
     """``Microsoft.Compute/disks`` of a path: the outermost type of resource. Letters may be of any case."""
+    path = path.partition("?")[0]
     start = path.lower().rfind("/providers/")
     return "/".join(path[start:].split("/")[2:4]) if start >= 0 else ""

@@ -47,7 +47,12 @@ _DENIED = (
 _IMAGE = ("GalleryImageNotFound", "ImageNotFound", "PlatformImageNotFound", "ImageVersionDeprecated")
 _NEVER = ("ResourceGroupNotFound", "SubscriptionNotFound", "InvalidSubscriptionId")
 # Nothing was done of this call; but an earlier one may be under way.
-_BUSY = ("AnotherOperationInProgress", "OperationPreempted", "RetryableError", "Conflict")
+_BUSY = (
+    "AnotherOperationInProgress", "OperationPreempted", "RetryableError", "Conflict", "RequestConflict",
+    "ConflictingUserInput", "CanceledAndSupersededDueToAnotherOperation", "RetryableErrorDueToAnotherOperation",
+)  # fmt: skip
+_BUSY_TEXT = re.compile(r"marked for deletion", re.IGNORECASE)
+_RATE_TEXT = re.compile(r"too many requests", re.IGNORECASE)
 _LIMITS = re.compile(r"quota|limit", re.IGNORECASE)
 """OperationNotAllowed is said of quotas, and of much else."""
 _IMAGES = re.compile(r"/providers/Microsoft\.Compute/(galleries|images)/", re.IGNORECASE)
@@ -57,7 +62,7 @@ class AzureAlreadyExists(BadRequest):
     """A thing of that name exists."""
 
 
-_KINDS: dict[str, type[ProviderError]] = {
+_KIND_OF: dict[str, type[ProviderError]] = {
     **dict.fromkeys(_CAPACITY, InsufficientCapacity),
     **dict.fromkeys(_RATE, RateLimited),
     **dict.fromkeys(_AUTH, AuthFailed),
@@ -71,20 +76,24 @@ _KINDS: dict[str, type[ProviderError]] = {
     # Where the condition is not heeded: a machine that is there would be changed.
     "PropertyChangeNotAllowed": AzureAlreadyExists,
 }
+_KINDS = {code.lower(): kind for code, kind in _KIND_OF.items()}
 _STATUSES: dict[int, type[ProviderError]] = {
     401: AuthFailed, 403: NotAllowed, 404: NotFound, 412: AzureAlreadyExists, 429: RateLimited,
 }  # fmt: skip
 
 
 def kind_for_code(code: str, text: str) -> type[ProviderError] | None:
-    """The kind of error that a code means, whether it is answered or shows later; None: the status decides."""
+    """What a code means, in any letters, whether it is answered or shows later; None: the status decides."""
+    code = code.lower()
+    if _RATE_TEXT.search(text):
+        return RateLimited
     if code in _KINDS:
         return _KINDS[code]
-    if (code == "OperationNotAllowed" and _LIMITS.search(text)) or re.search(r"Quota|LimitReached|LimitExceeded", code):
+    if (code == "operationnotallowed" and _LIMITS.search(text)) or re.search(r"quota|limitreached|limitexceeded", code):
         return QuotaExceeded
-    if code in ("NotFound", "ResourceNotFound") and _IMAGES.search(text):
+    if code in ("notfound", "resourcenotfound") and _IMAGES.search(text):
         return NoSuchImage
-    return None
+    return OutcomeUnknown if _BUSY_TEXT.search(text) else None
 
 
 def error_for_response(answer: HttpResponse, what: str, *, changes: bool) -> ProviderError:

@@ -1,24 +1,20 @@
 """Lists our machines, and reads what their consoles say.
 
 The list of a resource group has neither addresses nor power states nor why a machine failed. Addresses are read from
-the list of network interfaces while a machine's is not known. What has become of machines is in a list of its own, of
-the whole subscription: it is read once a minute, and when one has failed; that list may lag behind.
-https://learn.microsoft.com/azure/virtual-machines/states-billing
+the list of network interfaces while a machine's is not known. What has become of machines is in a list of its own.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from urllib.parse import urlsplit
 
 from burstd.domain.cloud.instance import TAG_CLAIM, Instance, InstanceState
-from burstd.domain.errors import CloudUnavailable, NotFound, OutcomeUnknown, RateLimited
+from burstd.domain.errors import CloudUnavailable, NotFound
 from providers.azure.calls import AzureCalls, Resource
-from providers.azure.errors import kind_for_code
 from providers.azure.resources import (
     INTERFACES,
     MACHINES,
@@ -29,9 +25,10 @@ from providers.azure.resources import (
     zone_name,
 )
 from providers.azure.settings import AzureSettings
-from providers.cache import CachedValue
+from providers.azure.statuses import Failure, MachineStatuses, power_of
 
-_STATUSES_S = 60.0
+_SINGLE = 4
+"""Machines of which it is asked in one listing, each by itself, why they failed; of the others in the next."""
 _CONSOLE_S = 3000.0
 """How long an address of a console is used; it is good for an hour."""
 _STATES = {
@@ -44,19 +41,6 @@ _STATES = {
 _OFF = ("stopping", "stopped", "deallocating", "deallocated")
 """Power states of a machine that costs its disk at least and will not run by itself: nobody stops one of ours."""
 _NAME = re.compile(r"[A-Za-z0-9][-\w.]{0,63}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Why a machine is in state Failed, in Azure's words. ``harmless``: it runs all the same."""
-
-    text: str
-    cause: str = ""
-    harmless: bool = False
-
-
-_Statuses = Sequence[Resource]
-"""``InstanceViewStatus`` of one machine: how its last operation ended, and whether it is on."""
 
 
 class MachineListing:
@@ -76,17 +60,17 @@ class MachineListing:
         self._calls = calls
         self._addresses: Mapping[str, str] = {}
         """By machine's name in small letters, as the next two are."""
-        self._failures: Mapping[str, _Failure] = {}
+        self._failures: Mapping[str, Failure] = {}
         self._consoles: Mapping[str, tuple[float, str]] = {}
         """Until when an address of a console may be used, and the address."""
-        self._statuses = CachedValue(self._read_statuses, _STATUSES_S, clock)
+        self._statuses = MachineStatuses(calls, clock)
         self._clock = clock
 
     def instances(self) -> Iterator[Instance]:
         """All that bear our tag, page by page; those that are gone are not listed."""
         addresses: dict[str, str] = {}
-        failures: dict[str, _Failure] = {}
-        statuses: Mapping[str, _Statuses] | None = None
+        failures: dict[str, Failure] = {}
+        single = _SINGLE
         known, listed, names = dict(self._addresses), False, set[str]()
         for page in self._calls.page_by_page(self._calls.in_group(MACHINES), "list machines"):
             ours = [said for said in page if belongs_to_cluster(said, self._cluster)]
@@ -98,25 +82,29 @@ class MachineListing:
                 names.add(name)
                 if address := known.get(name, ""):
                     addresses[name] = address
-                if _state(said) is InstanceState.ERROR and name in self._failures:
-                    failures[name] = self._failures[name]
-                elif _state(said) is InstanceState.ERROR:
-                    statuses = self._read_statuses() if statuses is None else statuses
-                    failures[name] = _failure(statuses.get(name, ())) or self._read_failure(said["name"])
+                if _state(said) is InstanceState.ERROR:
+                    failure = self._failures.get(name) or self._statuses.listed_failure(name)
+                    if failure is None and single:
+                        single -= 1
+                        failure = self._statuses.read_failure(said["name"])
+                    if failure:
+                        failures[name] = failure
                 yield self.instance(said, address, failures.get(name))
         # What is gone is forgotten.
         self._addresses, self._failures = addresses, failures
         self._consoles = {name: known for name, known in self._consoles.items() if name in names}
 
-    def instance(self, said: Resource, address: str = "", failure: _Failure | None = None) -> Instance:
+    def instance(self, said: Resource, address: str = "", failure: Failure | None = None) -> Instance:
         """One as Azure describes it, with what is known of it beside."""
         about, tags, state, error = properties_of(said), tags_of(said), _state(said), ""
+        if state is InstanceState.ERROR and failure is None:
+            state = InstanceState.UNKNOWN  # Why is read later: it may run all the same.
         if failure is not None and failure.harmless:
             state, failure = InstanceState.RUNNING, None
         if failure is not None:
             error = failure.text
         elif state is InstanceState.RUNNING and address:
-            power = _power(self._statuses.get().get(said["name"].lower(), ()))
+            power = power_of(self._statuses.known().get(said["name"].lower(), ()))
             if power in _OFF:
                 state, error = InstanceState.ERROR, f"somebody or something outside burstd has it {power}"
         return Instance(
@@ -140,17 +128,21 @@ class MachineListing:
         if not _NAME.fullmatch(instance_id):
             raise NotFound(f"no machine has such a name: {instance_id}")
         url = self._console_url(instance_id)
+        if not url:
+            return ""
         answer = self._calls.public(url, f"read the console of {instance_id}")
         if answer.status == 404:
             return ""
         if answer.status >= 300:
+            name = instance_id.lower()
+            self._consoles = {one: known for one, known in self._consoles.items() if one != name}
             raise CloudUnavailable(
                 f"{urlsplit(url).hostname} does not give the console of {instance_id} (HTTP {answer.status})"
             )
         return answer.body
 
     def _console_url(self, instance_id: str) -> str:
-        """Address of the serial log, with the right to read it in itself: a secret for an hour."""
+        """Address of the serial log, with the right to read it in itself: a secret for an hour. Empty: none yet."""
         now, name = self._clock(), instance_id.lower()
         until, url = self._consoles.get(name, (0.0, ""))
         if now >= until:
@@ -158,7 +150,9 @@ class MachineListing:
             said = self._calls.read_by_post(
                 path, f"find the console of {instance_id}", sasUriExpirationTimeInMinutes=60
             )
-            url = str(said["serialConsoleLogBlobUri"])
+            url = str(said.get("serialConsoleLogBlobUri") or "")
+            if not url:
+                return ""
             self._consoles = {**self._consoles, name: (now + _CONSOLE_S, url)}
         return url
 
@@ -174,49 +168,6 @@ class MachineListing:
                     found.setdefault(machine, address)
         return found
 
-    def _read_statuses(self) -> Mapping[str, _Statuses]:
-        """Of all machines in our group, by name."""
-        group = f"{self._calls.in_group(MACHINES)}/".lower()
-        everybodys = self._calls.pages(
-            self._calls.in_subscription(MACHINES), "list what has become of machines", statusOnly="true"
-        )
-        return {
-            machine_of(said["id"]).lower(): (properties_of(said).get("instanceView") or {}).get("statuses") or ()
-            for said in everybodys
-            if said["id"].lower().startswith(group)
-        }
-
-    def _read_failure(self, name: str) -> _Failure:
-        """Of one whose failure is not in the list yet."""
-        path = f"{self._calls.in_group(MACHINES, name)}/instanceView"
-        try:
-            view = self._calls.query(path, f"find out why {name} failed")
-        except NotFound:
-            return _Failure("it has failed, and is gone")
-        return _failure(view.get("statuses") or ()) or _Failure("Azure does not say why it failed")
-
 
 def _state(said: Resource) -> InstanceState:
     return _STATES.get(str(properties_of(said).get("provisioningState", "")).lower(), InstanceState.UNKNOWN)
-
-
-def _failure(statuses: _Statuses) -> _Failure | None:
-    """None: it has not failed, as far as these say."""
-    for one in statuses:
-        kind, _, code = str(one.get("code", "")).partition("/failed/")
-        if kind == "ProvisioningState" and code:
-            text = str(one.get("message") or one.get("displayStatus") or "")
-            error = kind_for_code(code, text)
-            cause = error.cause if error and not issubclass(error, OutcomeUnknown | RateLimited) else ""
-            # An extension that somebody else put on it, such as a site's policy.
-            harmless = code.startswith("VMExtension") and _power(statuses) == "running"
-            return _Failure(f"{text} ({code})", cause, harmless)
-    return None
-
-
-def _power(statuses: _Statuses) -> str:
-    """``running``, ``deallocated`` ...; empty: it is in the making, or nothing is said."""
-    codes = [str(one.get("code", "")).lower() for one in statuses]
-    if not any(code.startswith(("provisioningstate/succeeded", "provisioningstate/failed")) for code in codes):
-        return ""
-    return next((code.partition("/")[2] for code in codes if code.startswith("powerstate/")), "")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 Names = tuple[Name, ...]
@@ -14,6 +15,9 @@ Price = Annotated[Decimal, Field(ge=0)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+$")]
 _GUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _GROUP = rf"/subscriptions/{_GUID}/resourceGroups/[^/\s]+/providers"
+_TAGS, _TAG_NAME, _TAG_VALUE = 46, re.compile(r"[^<>%&\\?/]{1,512}"), 256
+"""What Azure takes of tags, less burstd's own.
+https://learn.microsoft.com/azure/azure-resource-manager/management/tag-resources"""
 _ADDRESS_HOUR = Decimal("0.005")
 """Of a static public IPv4 address of the SKU Standard, in USD. https://azure.microsoft.com/pricing/details/ip-addresses/"""
 
@@ -82,7 +86,9 @@ class AzureSettings(BaseModel):
     disk: AzureDisk = AzureDisk()
     security_type: Literal["", "Standard", "TrustedLaunch"] = ""
     """Empty: Azure's default for the image."""
-    admin_key: str = Field(default="", pattern=r"^(ssh-\S+ \S.*|ecdsa-\S+ \S.*)?$")
+    secure_boot: bool | None = None
+    """With TrustedLaunch: whether only signed drivers are loaded; left out: Azure's default."""
+    admin_key: str = Field(default="", pattern=r"^(ssh-(rsa|ed25519) \S.*)?$")
     """Public ssh key of the machines' first user ``azureuser``, for people; empty: one whose other half nobody has."""
     gpus: dict[Name, str] = Field(default_factory=dict)
     """Pattern of sizes -> type of their GPUs in slurm.conf, before what burstd knows; ``""``: no GRES."""
@@ -107,6 +113,20 @@ class AzureSettings(BaseModel):
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """For the answer to one call."""
 
+    @field_validator("tags")
+    @classmethod
+    def _azure_takes(cls, tags: dict[str, str]) -> dict[str, str]:
+        if len({name.lower() for name in tags}) > _TAGS or len({name.lower() for name in tags}) < len(tags):
+            raise ValueError(
+                f"Azure takes {_TAGS} tags beside burstd's own, and their names in one case of letters only"
+            )
+        for name, value in tags.items():
+            if not _TAG_NAME.fullmatch(name) or len(value) > _TAG_VALUE:
+                raise ValueError(f"'{name}': names have 512 characters and none of <>%&\\?/, values {_TAG_VALUE}")
+            if name.lower().startswith("burstd-"):
+                raise ValueError(f"'{name}': tags that begin with burstd- are burstd's own")
+        return tags
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         given = [one for one in (self.secret_file, self.certificate_file) if one is not None]
@@ -116,6 +136,8 @@ class AzureSettings(BaseModel):
             raise ValueError(
                 "secret_file and certificate_file are of a service principal: set its tenant and client_id"
             )
+        if self.secure_boot is not None and self.security_type != "TrustedLaunch":
+            raise ValueError('secure_boot needs security_type = "TrustedLaunch"')
         if self.public_address and self.address_hour is None and self.currency != "USD":
             raise ValueError(f"public_address needs address_hour: what an hour of an address costs in {self.currency}")
         return self

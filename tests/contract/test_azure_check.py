@@ -66,7 +66,7 @@ def test_the_roles_have_what_burstd_needs_and_nothing_else(world: AzureWorld) ->
     provider.quotas()
     roles = rights.role_actions("role") | rights.role_actions("role-subscription")
     assert world.cloud.actions == roles
-    assert {*NEEDED, *WITH_ADDRESSES} <= rights.role_actions("role")
+    assert {*NEEDED, *WITH_ADDRESSES} == rights.role_actions("role")
 
 
 def test_all_is_well(world: AzureWorld) -> None:
@@ -106,6 +106,29 @@ def test_each_fault_is_named_with_its_remedy(
     assert remedy in finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("features", "generation", "words", "ok", "says"),
+    [
+        ({}, "V2", {"security_type": "TrustedLaunch"}, False, "has not the feature SecurityType=TrustedLaunch"),
+        ({"SecurityType": "TrustedLaunch"}, "V2", {}, False, "boots with TrustedLaunch only"),
+        ({"SecurityType": "TrustedLaunch"}, "V2", {"security_type": "TrustedLaunch"}, True, "x86_64"),
+        ({"SecurityType": "TrustedLaunchSupported"}, "V2", {"security_type": "TrustedLaunch"}, True, "x86_64"),
+        ({"SecurityType": "TrustedLaunchSupported"}, "V2", {}, True, "x86_64"),
+        ({}, "V2", {"instance_types": ["Standard_D2s_v6"]}, False, "SCSI,NVMe: Standard_D2s_v6 cannot"),
+        ({}, "V2", {"instance_types": ["Standard_D2s_v*"]}, None, "SCSI,NVMe: Standard_D2s_v6 cannot"),
+        ({"DiskControllerTypes": "SCSI, NVMe"}, "V2", {"instance_types": ["Standard_D2s_v6"]}, True, "x86_64"),
+        ({"DiskControllerTypes": "NVMe"}, "V1", {"instance_types": ["*D2s_v6"]}, False, "V1: Standard_D2s_v6"),
+    ],
+)  # fmt: skip
+def test_an_image_that_sizes_or_settings_do_not_fit(
+    world: AzureWorld, features: dict[str, str], generation: str, words: dict[str, Any], ok: bool | None, says: str
+) -> None:
+    world.cloud.features, world.cloud.generation = features, generation
+    found = next(one for name, one in findings(world, **words).items() if name.startswith("image "))
+    assert found.ok is ok, found
+    assert says in found.text
+
+
 def test_a_missing_right_is_named(world: AzureWorld) -> None:
     client = world.client(CLUSTER)
     (subscription, reads), (group, makes) = world.cloud.clients[client].items()
@@ -117,6 +140,12 @@ def test_a_missing_right_is_named(world: AzureWorld) -> None:
     world.cloud.clients[client] = {subscription: less, group: makes}
     found = findings(world)["rights to the subnet"]
     assert (found.ok, found.text) == (False, "missing: Microsoft.Network/virtualNetworks/subnets/join/action")
+    assert "role-subscription.json" in found.remedy
+    less = reads - {"Microsoft.Compute/virtualMachines/read"}
+    world.cloud.clients[client] = {subscription: less, group: makes}
+    found = findings(world)["power states"]
+    assert found.ok is False
+    assert "AuthorizationFailed" in found.text
     assert "role-subscription.json" in found.remedy
 
 

@@ -37,7 +37,7 @@ from burstd.testing.cloud_world import (
     terminate_all,
 )
 from providers.azure.provider import AzureProvider
-from tests.lab.azure.names import DEFINITION, ENCRYPTION_SET, IDENTITY, MANAGED, MARKETPLACE
+from tests.lab.azure.names import DEFINITION, ENCRYPTION_SET, IDENTITY, MANAGED, MARKETPLACE, ROOT
 from tests.lab.azure.specs import LOCATION
 
 if TYPE_CHECKING:
@@ -98,6 +98,15 @@ class TestRefusals:
             (429, "OperationNotAllowed", "too many requests", RateLimited),
             (409, "AnotherOperationInProgress", "Another operation is in progress", OutcomeUnknown),
             (409, "OperationPreempted", "preempted by a more recent operation", OutcomeUnknown),
+            (409, "Conflict", "The request failed due to conflict with a concurrent request.", OutcomeUnknown),
+            (409, "RequestConflict", "Cannot modify resource: another operation", OutcomeUnknown),
+            (409, "ConflictingUserInput", "Disk is being used by another machine", OutcomeUnknown),
+            (409, "CanceledAndSupersededDueToAnotherOperation", "superseded", OutcomeUnknown),
+            (409, "RetryableErrorDueToAnotherOperation", "again", OutcomeUnknown),
+            (409, "OperationNotAllowed", "Operation is not allowed on VM that is marked for deletion.", OutcomeUnknown),
+            (409, "Conflict", "Too many requests for the resource", RateLimited),
+            (503, "ServerBusy", "There were too many requests", RateLimited),
+            (409, "skunotavailable", "The requested VM size is not available.", InsufficientCapacity),
             (500, "InternalServerError", "An internal error", OutcomeUnknown),
             (503, "ServiceUnavailable", "not available", OutcomeUnknown),
         ],
@@ -157,6 +166,37 @@ class TestRefusals:
         launch_and_wait(world, provider, "c1")
         world.until(lambda: only(provider).state is InstanceState.ERROR)
         assert only(provider).cause == "capacity"
+
+    def test_a_stockout_of_many_that_the_list_does_not_show_takes_few_calls(
+        self, world: AzureWorld, provider: AzureProvider
+    ) -> None:
+        world.cloud.page = 100
+        world.cloud.status_lag_s = 1000.0
+        world.cloud.late += [("AllocationFailed", "no capacity")] * 10
+        provider.launch([launch_request(world, provider, f"c{n}") for n in range(10)])
+        world.now += 2.0
+        seen = []
+        for _ in range(3):
+            before = world.calls()
+            seen.append(Counter((one.state, one.cause) for one in provider.instances()))
+            assert world.calls() - before <= 3 + 4
+            world.now += 5.0
+        failed = (InstanceState.ERROR, "capacity")
+        assert [one[failed] for one in seen] == [4, 8, 10]
+        assert {state for state, _ in seen[0]} == {InstanceState.ERROR, InstanceState.UNKNOWN}, "why is not known yet"
+
+    def test_one_after_the_other_that_fails_does_not_have_the_list_read_at_each_poll(
+        self, world: AzureWorld, provider: AzureProvider
+    ) -> None:
+        world.cloud.late += [("AllocationFailed", "no capacity")] * 5
+        lists = []
+        with_lists = f"{ROOT}/providers/{MACHINES}"
+        world.cloud.asked = lambda path: lists.append(path) if path == with_lists else None
+        for n in range(5):
+            provider.launch([launch_request(world, provider, f"c{n}")])
+            world.now += 2.0
+            assert {one.cause for one in provider.instances()} == {"capacity"}
+        assert len(lists) <= 2
 
     def test_a_storm_of_429_stops_the_batch(self, world: AzureWorld, provider: AzureProvider) -> None:
         world.cloud.refuse("PUT", MACHINES, 429, "TooManyRequests", times=1000, retry_after=17)
@@ -260,6 +300,13 @@ class TestCredentials:
         with pytest.raises(AuthFailed, match="the identity of the head's machine"):
             world.provider(CLUSTER, **words).offers()
 
+    def test_a_metadata_service_that_does_not_answer_is_no_matter_of_the_identity(
+        self, world: AzureWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:9")
+        with pytest.raises(CloudUnavailable, match="IMDS"):
+            world.provider(CLUSTER, tenant="", client_id="", secret_file=None).offers()
+
     def test_a_tenant_that_is_not_there_is_no_matter_of_the_network(self, world: AzureWorld) -> None:
         provider = world.provider(CLUSTER, tenant="00000000-0000-4000-8000-000000000000")
         with pytest.raises(AuthFailed, match="look at tenant"):
@@ -326,6 +373,45 @@ class TestLives:
         world.now += 61.0
         assert only(provider).state is InstanceState.ERROR
 
+    @pytest.mark.parametrize(
+        "code",
+        ["AttachDiskWhileBeingDetached", "VMAgentStatusCommunicationError", "vmextensionhandlererror", "X"],
+    )
+    @pytest.mark.parametrize("lag_s", [-1e9, 1e9])
+    def test_an_operation_that_fails_on_a_running_machine_ends_no_job(
+        self, world: AzureWorld, provider: AzureProvider, code: str, lag_s: float
+    ) -> None:
+        launch_and_wait(world, provider, "c1")
+        world.until(lambda: only(provider).state is InstanceState.RUNNING)
+        world.cloud.status_lag_s = lag_s
+        world.cloud.fail(only(provider).id, code, "somebody's update failed")
+        assert (only(provider).state, only(provider).error) == (InstanceState.RUNNING, "")
+
+    @pytest.mark.parametrize("code", ["OSProvisioningTimedOut", "osprovisioningclienterror", "VMStartTimedOut"])
+    def test_one_that_is_on_and_never_came_up_has_failed(
+        self, world: AzureWorld, provider: AzureProvider, code: str
+    ) -> None:
+        launch_and_wait(world, provider, "c1")
+        world.until(lambda: only(provider).state is InstanceState.RUNNING)
+        world.cloud.fail(only(provider).id, code, "did not finish in time")
+        assert only(provider).state is InstanceState.ERROR
+
+    @pytest.mark.parametrize(("status", "code"), [(403, "AuthorizationFailed"), (429, "TooManyRequests"), (503, "X")])
+    def test_without_power_states_machines_are_listed_all_the_same(
+        self, world: AzureWorld, provider: AzureProvider, status: int, code: str
+    ) -> None:
+        launch_and_wait(world, provider, "c1")
+        world.until(lambda: only(provider).state is InstanceState.RUNNING)
+        world.cloud.switch_off(only(provider).id)
+        world.now += 61.0
+        assert only(provider).state is InstanceState.ERROR
+        world.cloud.refuse("GET", f"{ROOT}/providers/{MACHINES}", status, code, times=1000)
+        world.now += 120.0
+        assert only(provider).state is InstanceState.ERROR, "it was off three minutes ago"
+        world.now += 240.0
+        assert only(provider).state is InstanceState.RUNNING
+        assert [one.state for one in world.provider(CLUSTER).instances()] == [InstanceState.RUNNING]
+
     def test_one_in_the_making_is_ended_at_once(self, world: AzureWorld, provider: AzureProvider) -> None:
         world.cloud.boot_s = 1200.0
         (made,) = launch_and_wait(world, provider, "c1")
@@ -377,6 +463,31 @@ class TestLives:
         world.until(lambda: not list(provider.instances()))
         assert held(world) == {}
 
+    def test_a_size_with_nvme_alone_boots_with_it(self, world: AzureWorld) -> None:
+        provider = world.provider(CLUSTER, instance_types=["Standard_D2s_v6"])
+        launch_and_wait(world, provider, "c1")
+        world.until(lambda: only(provider).state is InstanceState.RUNNING)
+        world.cloud.features.clear()
+        assert isinstance(launch_outcome(world, provider, "c2"), BadRequest)
+
+    @pytest.mark.parametrize("secure_boot", [False, True, None])
+    def test_trusted_launch_with_and_without_secure_boot(self, world: AzureWorld, secure_boot: bool | None) -> None:
+        world.cloud.features["SecurityType"] = "TrustedLaunch"
+        provider = world.provider(CLUSTER, security_type="TrustedLaunch", secure_boot=secure_boot)
+        launch_and_wait(world, provider, "c1")
+        (machine,) = world.cloud.machines.values()
+        found = machine.said["properties"]["securityProfile"]
+        uefi = None if secure_boot is None else {"secureBootEnabled": secure_boot, "vTpmEnabled": True}
+        assert (found["securityType"], found.get("uefiSettings")) == ("TrustedLaunch", uefi)
+
+    def test_a_name_that_is_too_long_is_not_sent(self, world: AzureWorld, provider: AzureProvider) -> None:
+        asked = launch_request(world, provider, "c1")
+        before = world.cloud.calls["PUT virtualMachines"]
+        (outcome,) = provider.launch([replace(asked, name="n" * 65)])
+        assert isinstance(outcome.result, BadRequest)
+        assert "64 characters" in str(outcome.result)
+        assert world.cloud.calls["PUT virtualMachines"] == before
+
 
 class TestLists:
     def test_all_pages_are_read_and_calls_grow_with_pages_only(
@@ -398,10 +509,45 @@ class TestLists:
         with pytest.raises(CloudUnavailable, match="page after page is the same"):
             list(provider.instances())
 
+    def test_a_query_arrives_as_it_was_meant(self, world: AzureWorld) -> None:
+        calls, _ = world.parts(CLUSTER)
+        sizes = calls.in_subscription("Microsoft.Compute/skus")
+        assert calls.query(sizes, "list sizes", **{"$skiptoken": "1+/=%2B&#"})["value"]
+        calls.close()
+
+    def test_a_list_that_takes_long_to_fail_is_asked_for_once(self, world: AzureWorld, provider: AzureProvider) -> None:
+        world.cloud.late.append(("AllocationFailed", "no capacity"))
+        launch_and_wait(world, provider, "c1")
+        path, asked = f"{ROOT}/providers/{MACHINES}", []
+
+        def wait() -> None:
+            asked.append(world.now)
+            world.now += 60.0
+
+        world.cloud.refuse("GET", path, 503, "ServerTimeout", times=1000, then=wait)
+        world.now += 120.0
+        assert only(provider).cause == "capacity"
+        assert len(asked) == 1
+
     def test_the_clouds_clock_is_read(self, world: AzureWorld, provider: AzureProvider) -> None:
         world.cloud.skew_s = 3600.0
         assert provider.cloud_time() == pytest.approx(world.now + 3600.0, abs=1)
         launch_and_wait(world, provider, "c1")
+
+    def test_a_console_without_an_address_is_asked_for_again(self, world: AzureWorld, provider: AzureProvider) -> None:
+        (made,) = launch_and_wait(world, provider, "c1")
+        world.cloud.machines[made.id].said["properties"]["provisioningState"] = "Creating"
+        assert provider.console(made.id) == ""
+        world.now += 10.0
+        assert provider.console(made.id) != ""
+
+    def test_an_address_that_the_storage_refuses_is_not_kept(self, world: AzureWorld, provider: AzureProvider) -> None:
+        (made,) = launch_and_wait(world, provider, "c1")
+        world.until(lambda: provider.console(made.id) != "")
+        world.cloud.console_key = "ANOTHER-SECRET"
+        with pytest.raises(CloudUnavailable, match="HTTP 403"):
+            provider.console(made.id)
+        assert provider.console(made.id) != ""
 
     def test_the_console_is_read_without_our_token_and_its_key_is_in_no_message(
         self, world: AzureWorld, provider: AzureProvider
@@ -441,6 +587,29 @@ class TestLeftovers:
         provider.remove(left)
         assert list(provider.leftovers()) == []
         assert [dict(things) for things in world.cloud.things.values()] == before
+
+    def test_what_names_a_machine_that_is_gone_is_found(self, world: AzureWorld) -> None:
+        provider = world.provider(CLUSTER, public_address=True)
+        made, stays = launch_and_wait(world, provider, "c1", "c2")
+        world.cloud.leaks, world.cloud.stale = [DISKS, INTERFACES, ADDRESSES], True
+        provider.terminate([made.id])
+        world.until(lambda: len(list(provider.instances())) == 1)
+        kept = {(kind, 1) for kind in (MACHINES, DISKS, INTERFACES, ADDRESSES)}
+        found = list(provider.leftovers())
+        assert {(one.kind, one.claim_id) for one in found} == {("network-interface", "c1"), ("disk", "c1")}
+        provider.remove(found)
+        (address,) = provider.leftovers()
+        assert (address.kind, address.claim_id) == ("public-ip-address", "c1"), "once what it was on is gone"
+        provider.remove([address])
+        assert set(held(world).items()) == kept
+        assert only(provider).id == stays.id
+
+    def test_what_is_on_a_machine_of_another_group_is_no_leftover(
+        self, world: AzureWorld, provider: AzureProvider
+    ) -> None:
+        world.leave("lent", {TAG_CLUSTER: CLUSTER}, kinds=(DISKS,))
+        world.cloud.things[DISKS]["lent"]["managedBy"] = f"{ROOT}/resourceGroups/theirs/providers/{MACHINES}/m"
+        assert list(provider.leftovers()) == []
 
     def test_what_is_half_made_is_found(self, world: AzureWorld, provider: AzureProvider) -> None:
         """A network interface whose machine Azure never made, as other tools leak them."""
@@ -533,6 +702,11 @@ class TestOffers:
         zones = {zone for name, zone, _ in found if name == "Standard_NC4as_T4_v3"}
         assert zones == {f"{LOCATION}-1", f"{LOCATION}-2"}, "the third is withheld from this subscription"
         assert {zone for name, zone, _ in found if "A100" in name} == {LOCATION}
+        regional = next(one for one in found.values() if one.instance_type == "Standard_NC6s_v3")
+        assert regional.zone == LOCATION, "each zone is withheld, and not the location"
+        assert isinstance(
+            provider.launch([replace(launch_request(world, provider, "c1"), offer=regional)])[0].result, Instance
+        )
         assert found["Standard_D2ps_v5", f"{LOCATION}-1", "spot"].hardware.architecture == "aarch64"
         assert found["Standard_D4ads_v5", f"{LOCATION}-1", "spot"].hardware.local_disk_gib == 150
         assert found["Standard_NV6ads_A10_v5", LOCATION, "on-demand"].shape.gres[0].type == "a10.6"

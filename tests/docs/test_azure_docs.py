@@ -58,6 +58,7 @@ def test_the_settings_are_right(tmp_path: Path) -> None:
 
 def test_the_check_finds_nothing_wrong_with_such_a_subscription(world: AzureWorld, tmp_path: Path) -> None:
     words = world.words(CLUSTER)
+    world.cloud.features["SecurityType"] = "TrustedLaunch"
     text = SETTINGS
     for key in ("subscription", "location", "tenant", "client_id", "secret_file"):
         text = re.sub(rf'^{key} = ".*"$', f'{key} = "{words[key]}"', text, flags=re.MULTILINE)

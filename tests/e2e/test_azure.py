@@ -1,6 +1,7 @@
 """From sbatch to a job on Azure and back to an empty resource group: the real provider, a box for each machine.
 
-The cloud plays Azure, holds every request against Microsoft's own models, and enforces the roles that burstd ships.
+The cloud plays Azure, holds what is asked of it against Microsoft's own models where there are any, and enforces the
+roles that burstd ships.
 """
 
 from __future__ import annotations

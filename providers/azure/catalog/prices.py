@@ -119,8 +119,8 @@ class RetailPrices:
 
 
 def _is_of_linux(said: Mapping[str, Any]) -> bool:
-    """Of a plain machine by the hour: not of Windows, of the older low priority, or of a cloud service."""
+    """Of a plain machine by the hour: not reserved, of Windows, of the older low priority, or of a cloud service."""
     names = f"{said['productName']} {said['skuName']} {said['meterName']}"
-    return said["unitOfMeasure"] == "1 Hour" and not any(
+    return (said["type"], said["unitOfMeasure"]) == ("Consumption", "1 Hour") and not any(
         word in names for word in ("Windows", "Low Priority", "CloudServices", "Cloud Services")
     )

@@ -41,6 +41,10 @@ class AzureSize:
     spot: bool
     accelerated: bool
     """It has accelerated networking."""
+    nvme_only: bool
+    """Its disks have NVMe controllers, and no others."""
+    generations: tuple[str, ...]
+    """Of images that it boots: ``V1``, ``V2``."""
     zones: tuple[str, ...]
     """That sell it to this subscription."""
     regional: bool
@@ -68,8 +72,10 @@ def parse_size(said: Mapping[str, Any], location: str) -> AzureSize:
         memory_mib=int(float(can["MemoryGB"]) * 1024), gpus=gpus, gpu_name=name, gpu_memory_mib=memory * 1024,
         architecture=_ARCHITECTURES.get(can.get("CpuArchitectureType", "x64"), ""),
         local_disk_gib=_local_disk_gib(can), spot=can.get("LowPriorityCapable") == "True",
-        accelerated=can.get("AcceleratedNetworkingEnabled") == "True", zones=tuple(sorted(zones - kept)),
-        regional=not zones, withheld=withheld,
+        accelerated=can.get("AcceleratedNetworkingEnabled") == "True",
+        nvme_only=can.get("DiskControllerTypes") == "NVMe",
+        generations=tuple(can.get("HyperVGenerations", "V1,V2").split(",")), zones=tuple(sorted(zones - kept)),
+        regional=not (zones - kept), withheld=withheld,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -14,7 +14,7 @@ from providers.azure.calls import AzureCalls, Resource
 from providers.azure.catalog.catalog import AzureCatalog
 from providers.azure.catalog.quotas import AzureQuotas
 from providers.azure.launch.images import AzureImages
-from providers.azure.resources import properties_of
+from providers.azure.resources import MACHINES, properties_of
 from providers.azure.settings import AzureSettings
 from providers.checks import (
     NO_IMAGE,
@@ -36,10 +36,12 @@ ROLES = "config/azure/role.json and role-subscription.json"
 NEEDED = (
     "Microsoft.Compute/virtualMachines/read", "Microsoft.Compute/virtualMachines/write",
     "Microsoft.Compute/virtualMachines/delete", "Microsoft.Compute/virtualMachines/instanceView/read",
-    "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action", "Microsoft.Compute/disks/read",
+    "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action",
+    "Microsoft.Compute/virtualMachines/attachDetachDataDisks/action", "Microsoft.Compute/disks/read",
     "Microsoft.Compute/disks/write", "Microsoft.Compute/disks/delete", "Microsoft.Network/networkInterfaces/read",
     "Microsoft.Network/networkInterfaces/write", "Microsoft.Network/networkInterfaces/delete",
     "Microsoft.Network/networkInterfaces/join/action", "Microsoft.Network/publicIPAddresses/read",
+    "Microsoft.Resources/subscriptions/resourceGroups/read",
 )  # fmt: skip
 """In the resource group, whatever the settings say."""
 WITH_ADDRESSES = (
@@ -98,6 +100,13 @@ def _rights(at: CheckedGroup) -> Iterator[Verdict]:
             yield good(f"all {len(needed)} that burstd needs", f"rights to the {name}")
 
 
+def _power_states(at: CheckedGroup) -> Verdict:
+    """The list is the whole subscription's; without it no machine that somebody switched off is seen."""
+    every = at.calls.in_subscription(MACHINES)
+    next(at.calls.page_by_page(every, "list what has become of machines", statusOnly="true"))
+    return good("can be listed")
+
+
 def _allows(permission: Resource, action: str) -> bool:
     def fits(patterns: Sequence[str]) -> bool:
         return any(fnmatchcase(action.lower(), pattern.lower()) for pattern in patterns)
@@ -128,7 +137,26 @@ def _image(at: CheckedGroup, word: str) -> Verdict:
         return bad(
             f"{name} is for {architecture}, the sizes are all {', '.join(sorted(kinds))}", "name an image for that"
         )
-    return good(f"{name}, {architecture}")
+    features = {str(one["name"]): str(one["value"]) for one in about.get("features") or ()}
+    return _unfit(at, name, str(about.get("hyperVGeneration") or ""), features) or good(f"{name}, {architecture}")
+
+
+def _unfit(at: CheckedGroup, name: str, generation: str, features: Mapping[str, str]) -> Verdict | None:
+    """What keeps machines of an image from booting; None: nothing."""
+    secure, wanted = features.get("SecurityType", ""), at.settings.security_type
+    if wanted == "TrustedLaunch" and not secure.startswith(wanted):
+        return bad(f"{name} has not the feature SecurityType=TrustedLaunch", "make one with it, or no security_type")
+    if secure == "TrustedLaunch" and wanted != "TrustedLaunch":
+        return bad(f"{name} boots with TrustedLaunch only", 'set security_type = "TrustedLaunch"')
+    sizes = [size for one in sorted({one.instance_type for one in at.offers}) if (size := at.catalog.type(one))]
+    other = [size for size in sizes if generation and generation not in size.generations]
+    nvme = [size for size in sizes if size.nvme_only and "NVMe" not in features.get("DiskControllerTypes", "")]
+    for unfit, why in ((other, f"of generation {generation}"), (nvme, "without DiskControllerTypes=SCSI,NVMe")):
+        if unfit:
+            judge = bad if len(unfit) == len(sizes) else unclear
+            names = first_few([size.name for size in unfit])
+            return judge(f"{name} is {why}: {names} cannot boot it", "name another image for pools of those sizes")
+    return None
 
 
 def _subnet(at: CheckedGroup, name: str) -> Verdict:
@@ -214,6 +242,7 @@ _CHECKS: tuple[Check[CheckedGroup], ...] = (
     Check("credentials", _credentials, "set subscription and resource_group to what there is",
           required="credentials and a resource group"),
     Check("rights", _rights),
+    Check("power states", _power_states),
     Check("offers", _offers, "mend what it names in the provider's table"),
     Check("instance types {}", _instance_types, "mend instance_types", lambda at: at.settings.instance_types),
     Check("image", _no_image),

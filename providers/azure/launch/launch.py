@@ -49,11 +49,9 @@ class MachineLauncher:
         return [done[request.claim_id] for request in requests]
 
     def _launch(self, request: LaunchRequest) -> Instance:
-        kind = self._catalog.type(request.offer.instance_type)
-        body = machine_body(
-            self._settings, request, self._images.reference(request.image), self._admin_key,
-            accelerated=kind is not None and kind.accelerated,
-        )  # fmt: skip
+        size = self._catalog.type(request.offer.instance_type)
+        image = self._images.reference(request.image)
+        body = machine_body(self._settings, request, image, self._admin_key, size)
         path = self._calls.in_group(MACHINES, request.name)
         try:
             said = self._calls.mutate("PUT", path, f"start {request.name}", body, {"If-None-Match": "*"})

@@ -12,6 +12,7 @@ from typing import Any
 
 from burstd.domain.errors import BadRequest
 from burstd.domain.plugins.provider import LaunchRequest
+from providers.azure.catalog.sizes import AzureSize
 from providers.azure.resources import zone_number
 from providers.azure.settings import AzureSettings
 
@@ -19,20 +20,30 @@ _USER = "azureuser"
 _NETWORK_VERSION = "2022-11-01"
 """The newest that Azure takes of ``networkApiVersion``."""
 _USER_DATA_BYTES = 65535
+_NAME_LENGTH = 64
 
 
 def machine_body(
-    settings: AzureSettings, request: LaunchRequest, image: Mapping[str, str], admin_key: str, *, accelerated: bool
+    settings: AzureSettings, request: LaunchRequest, image: Mapping[str, str], admin_key: str, size: AzureSize | None
 ) -> dict[str, Any]:
-    """Of the PUT. Raises BadRequest for user data or a zone that can be none."""
+    """Of the PUT. Raises BadRequest for a name, user data or a zone that can be none.
+
+    ``size`` None: nothing is known of it.
+    """
+    if len(request.name) > _NAME_LENGTH:
+        raise BadRequest(f"'{request.name}' is too long for a machine of Azure, which takes {_NAME_LENGTH} characters")
     user_data = request.user_data.encode()
     if len(user_data) > _USER_DATA_BYTES:
         raise BadRequest(f"the user data has {len(user_data)} bytes, Azure takes {_USER_DATA_BYTES}")
     zone = zone_number(settings.location, request.offer.zone)
     tags = {**settings.tags, **request.tags}
+    accelerated = size is not None and size.accelerated
+    storage: dict[str, Any] = {"imageReference": dict(image), "osDisk": _disk(settings, request.name)}
+    if size is not None and size.nvme_only:
+        storage["diskControllerType"] = "NVMe"
     properties: dict[str, Any] = {
         "hardwareProfile": {"vmSize": request.offer.instance_type},
-        "storageProfile": {"imageReference": dict(image), "osDisk": _disk(settings, request.name)},
+        "storageProfile": storage,
         "osProfile": {
             "computerName": request.name,
             "adminUsername": _USER,
@@ -51,6 +62,9 @@ def machine_body(
     }
     if settings.security_type:
         properties["securityProfile"] = {"securityType": settings.security_type}
+    if settings.secure_boot is not None:
+        uefi = {"secureBootEnabled": settings.secure_boot, "vTpmEnabled": True}
+        properties["securityProfile"]["uefiSettings"] = uefi
     if request.offer.spot:
         # -1: up to the price on demand, so that only want of capacity takes it back.
         properties |= {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": {"maxPrice": -1}}

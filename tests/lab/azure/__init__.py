@@ -1,1 +1,1 @@
-"""A cloud that plays Azure: its interfaces by HTTPS, every request and answer held against azure-mgmt's own models."""
+"""A cloud that plays Azure: its interfaces by HTTPS, with azure-mgmt's own models of compute and network."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from tests.lab.azure import schema
 from tests.lab.azure.names import HERE
@@ -16,6 +16,8 @@ Json = dict[str, Any]
 MACHINES = "Microsoft.Compute/virtualMachines"
 OPTIONS = frozenset({"$skiptoken", "api-version"})
 """Of the query of any list."""
+_TOKEN = "+/=%2B&#"
+"""Of a page: what all tokens end with, so that one that was not quoted, or twice, is known."""
 
 
 @dataclass
@@ -70,7 +72,10 @@ class Pages:
     def _list(self, path: str, query: dict[str, str], model: Any, rows: list[Json]) -> Answer:
         for one in rows:
             schema.hold(model, one)
-        start = int(query.get("$skiptoken", 0))
+        token = query.get("$skiptoken", f"0{_TOKEN}")
+        if not token.endswith(_TOKEN):
+            raise Refused(400, "InvalidSkipToken", f"The skip token '{token}' is invalid.")
+        start = int(token.removesuffix(_TOKEN))
         end = start + (self.page if path == f"{HERE}/providers/{MACHINES}" else self.other_page)
         found: Json = {"value": rows[start:end]}
         if self.endless:
@@ -79,7 +84,10 @@ class Pages:
             # Its letters may be of another case than those that were asked for.
             self._links[path.lower()] = path
             version = query["api-version"]
-            found["nextLink"] = f"{self.url}{quote(path.lower())}?api-version={version}&%24skiptoken={end}"
+            token = quote(f"{end}{_TOKEN}", safe="").replace("%2B", "%2b")
+            # Azure names the port, even if it is that of all.
+            port = "" if urlsplit(self.url).port else ":443"
+            found["nextLink"] = f"{self.url}{port}{quote(path.lower())}?api-version={version}&%24skiptoken={token}"
         return Answer(200, found)
 
     def _stamp(self) -> str:

@@ -1,6 +1,7 @@
 """One subscription as Azure keeps it: who may do what, in which version, and which room answers.
 
-What is asked and what is answered is held against Microsoft's models (``schema``) and burstd's roles (``rights``).
+What is asked and answered of compute and network is held against Microsoft's models (``schema``), and what is asked
+against burstd's roles (``rights``).
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class AzureCloud(ResourceGroup):
         """What was asked or answered otherwise than the models have it."""
         self.refusals: list[Refusal] = []
         self.skew_s = 0.0
+        self.asked: Callable[[str], object] = lambda _: None
+        """Called with the path of each request to Azure Resource Manager."""
 
     def refuse(self, method: str, path: str, status: int, code: str, text: str = "", **more: Any) -> None:
         """``path``: a part of those that are meant."""
@@ -79,6 +82,7 @@ class AzureCloud(ResourceGroup):
         assert query.get("api-version") == _VERSIONS.get(kind), f"no such version of {path}: {query}"
         client = self.tokens.get(headers.get("authorization", "").removeprefix("Bearer "))
         self.calls[f"{method} {kind}"] += 1
+        self.asked(path)
         if client is None:
             raise Refused(401, "ExpiredAuthenticationToken", "The access token expiry UTC time is earlier than now.")
         for one in self.refusals:

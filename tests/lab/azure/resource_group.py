@@ -15,11 +15,12 @@ from azure.mgmt.network import models as network
 from tests.lab.azure import schema
 from tests.lab.azure.answers import MACHINES, OPTIONS, Answer, Json, Refused
 from tests.lab.azure.names import GROUP, HERE, IDENTITY, MANAGED, MARKETPLACE, ROOT, SUBNET
-from tests.lab.azure.specs import LOCATION, SIZES
+from tests.lab.azure.specs import LOCATION, SIZES, Size
 from tests.lab.azure.surroundings import Surroundings
 
 _DISKS = "Microsoft.Compute/disks"
 _INTERFACES, _ADDRESSES = "Microsoft.Network/networkInterfaces", "Microsoft.Network/publicIPAddresses"
+_USERS = ("virtualMachine", "ipConfiguration")
 MODELS = {
     MACHINES: compute.VirtualMachine, _DISKS: compute.Disk, _INTERFACES: network.NetworkInterface,
     _ADDRESSES: network.PublicIPAddress,
@@ -92,6 +93,10 @@ class ResourceGroup(Surroundings):
         """Of headers of requests; else a second PUT would change a machine."""
         self.leaks: list[str] = []
         """Kinds of what the next machine that ends leaves behind."""
+        self.stale = False
+        """What a machine leaves behind still names it, and can be deleted all the same."""
+        self.console_key = "SECRET"
+        """Which the storage of consoles takes."""
         self.no_address = False
         """Network interfaces have none yet."""
 
@@ -112,6 +117,13 @@ class ResourceGroup(Surroundings):
         with self._lock:
             self._advance()
             self.machines[name.lower()].power = state
+
+    def fail(self, name: str, code: str, text: str) -> None:
+        """Somebody's operation on a machine fails; it runs, or is off, as before."""
+        with self._lock:
+            self._advance()
+            machine = self.machines[name.lower()]
+            machine.failed, machine.said["properties"]["provisioningState"] = (code, text), "Failed"
 
     def _resource(
         self, method: str, kind: str, name: str, more: str, query: dict[str, str], headers: Mapping[str, str],
@@ -145,10 +157,12 @@ class ResourceGroup(Surroundings):
         assert (method, more) == ("POST", "retrieveBootDiagnosticsData")
         assert query.keys() <= {"api-version", "sasUriExpirationTimeInMinutes"}
         where = f"{self.url}/console/{name}"
-        found = {
+        found: Json = {
             "consoleScreenshotBlobUri": f"{where}.bmp?sig=SECRET",
-            "serialConsoleLogBlobUri": f"{where}?sig=SECRET",
+            "serialConsoleLogBlobUri": f"{where}?sig={self.console_key}",
         }
+        if machine.state == "Creating":
+            found = dict.fromkeys(found, None)
         schema.hold(compute.RetrieveBootDiagnosticsDataResult, found)
         return Answer(200, found)
 
@@ -236,7 +250,7 @@ class ResourceGroup(Surroundings):
         if size is None:
             raise Refused(400, "InvalidParameter", "The value provided for the VM size is not valid.")
         zones = said.get("zones", [])
-        if size.withheld and (zones == [] or "everywhere" in size.withheld or zones[0] in size.withheld):
+        if {"everywhere", *zones} & set(size.withheld):
             raise Refused(409, "SkuNotAvailable", f"The requested VM size '{size.name}' is currently not available.")
         if zones and zones[0] not in size.zones:
             raise Refused(400, "InvalidParameter", f"The zone(s) '{zones[0]}' are not supported for {size.name}.")
@@ -245,6 +259,7 @@ class ResourceGroup(Surroundings):
             raise Refused(404, "GalleryImageNotFound", f"The gallery image {image['id']} is not available.")
         if "id" not in image and ":".join(image.values()) != MARKETPLACE:
             raise Refused(404, "PlatformImageNotFound", "The platform image is not available.")
+        self._judge_boot(size, about, self.features if image.get("id") in self.versions else {})
         if (about.get("priority") == "Spot") != ("evictionPolicy" in about):
             raise Refused(400, "InvalidParameter", "Eviction policy can be set only on Azure Spot Virtual Machines.")
         for identity in said.get("identity", {}).get("userAssignedIdentities", {}):
@@ -253,6 +268,19 @@ class ResourceGroup(Surroundings):
         users = about["osProfile"]["linuxConfiguration"]["ssh"]["publicKeys"]
         if not users or not all(one["keyData"].startswith("ssh-") for one in users):
             raise Refused(400, "InvalidParameter", "The value of parameter linuxConfiguration.ssh is invalid.")
+
+    def _judge_boot(self, size: Size, about: Json, features: Mapping[str, str]) -> None:
+        """What Azure refuses where a size cannot boot an image."""
+        storage, wanted = about["storageProfile"], about.get("securityProfile", {}).get("securityType", "")
+        controller = storage.get("diskControllerType", "SCSI")
+        if controller not in size.more.get("DiskControllerTypes", "SCSI").split(","):
+            text = f"The VM size '{size.name}' cannot boot with OS image or disk: diskControllerType '{controller}'."
+            raise Refused(400, "InvalidParameter", text)
+        if controller == "NVMe" and "NVMe" not in features.get("DiskControllerTypes", ""):
+            raise Refused(400, "InvalidParameter", "The image does not support the disk controller type NVMe.")
+        secure = features.get("SecurityType", "")
+        if "TrustedLaunch" in (secure, wanted) and not (wanted and secure.startswith(wanted)):
+            raise Refused(400, "BadRequest", "The image does not support the security type of the machine.")
 
     def _make_interface(self, name: str, about: Json) -> tuple[str, str, str]:
         """Id, private address, and id of the public address or nothing."""
@@ -303,11 +331,10 @@ class ResourceGroup(Surroundings):
             self._end(self.machines[name.lower()], self._clock())
             return Answer(202)
         held = self.things[kind][name.lower()]
-        if (
-            held.get("managedBy")
-            or held["properties"].get("virtualMachine")
-            or held["properties"].get("ipConfiguration")
-        ):
+        about = held["properties"]
+        users = [held.get("managedBy", ""), *(about.get(key, {}).get("id", "") for key in _USERS)]
+        there = {one["id"] for things in self.things.values() for one in things.values()}
+        if any(one.partition("/ipConfigurations/")[0] in there for one in users):
             raise Refused(409, "OperationNotAllowed", f"{name} is attached to a machine.")
         del self.things[kind][name.lower()]
         return Answer(202)
@@ -345,6 +372,8 @@ class ResourceGroup(Surroundings):
                 del self.things[kind][_name(thing)]
                 continue
             self.leaks.remove(kind)
+            if self.stale:
+                continue
             held.pop("managedBy", None)
             held["properties"].pop("virtualMachine", None)
             held["properties"].pop("ipConfiguration", None)
@@ -391,7 +420,9 @@ class ResourceGroup(Surroundings):
     def _console(self, path: str, query: dict[str, str], headers: Mapping[str, str]) -> Answer:
         assert "authorization" not in headers, "our token went to a console's storage"
         machine = self.machines.get(path.rpartition("/")[2].lower())
-        if query != {"sig": "SECRET"} or machine is None or machine.state == "Creating":
+        if query != {"sig": self.console_key}:
+            return Answer(403, "<Error><Code>AuthenticationFailed</Code></Error>")
+        if machine is None or machine.state == "Creating":
             return Answer(404, "<Error><Code>BlobNotFound</Code></Error>")
         return Answer(200, self._behind.console(machine.said["name"]))
 

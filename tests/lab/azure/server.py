@@ -101,7 +101,8 @@ class AzureServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pair.cert, pair.key)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self.url = f"https://{host}:{self._server.server_address[1]}"
+        number = self._server.server_address[1]
+        self.url = f"https://{host}" + (f":{number}" if number != 443 else "")
         cloud.url = self.login.url = self.url
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="azure", daemon=True)
 

@@ -24,6 +24,9 @@ class Surroundings(Pages):
         super().__init__(clock)
         self.versions: dict[str, Json] = {}
         """Of the gallery's image, by id."""
+        self.features = {"DiskControllerTypes": "SCSI, NVMe"}
+        self.generation = "V2"
+        """Of the gallery's image, as are its features."""
         self.usages: dict[str, tuple[int, int]] = {}
         """In use and limit, by the name of the quota."""
         self.prices_down = False
@@ -58,7 +61,9 @@ class Surroundings(Pages):
         if path == DEFINITION:
             identifier = {"publisher": "site", "offer": "slurm", "sku": "node"}
             about = compute.GalleryImage, {
-                "osType": "Linux", "osState": "Generalized", "identifier": identifier, "architecture": "x64"
+                "osType": "Linux", "osState": "Generalized", "identifier": identifier, "architecture": "x64",
+                "hyperVGeneration": self.generation,
+                "features": [{"name": name, "value": value} for name, value in self.features.items()],
             }  # fmt: skip
         elif path == MANAGED:
             about = compute.Image, {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from burstd.testing.cloud_world import CLUSTER, launch_request
+from providers.azure.catalog.sizes import parse_size
 from providers.azure.launch.machine import machine_body
 from tests.lab.azure.names import GROUP, SECURITY_GROUP, SUBNET, SUBSCRIPTION
 from tests.lab.azure.specs import LOCATION, SIZES
@@ -61,7 +62,8 @@ def test_what_burstd_asks_for_is_what_microsofts_client_would(world: AzureWorld,
     provider = world.provider(CLUSTER)
     for word in ("c1", "c2", "c3"):
         request = launch_request(world, provider, word)
-        body = machine_body(world.settings(), request, {"id": world.image}, "ssh-rsa AAAA", accelerated=True)
+        size = parse_size(SIZES[request.offer.instance_type].sku(), LOCATION)
+        body = machine_body(world.settings(), request, {"id": world.image}, "ssh-rsa AAAA", size)
         words: dict[str, Any] = {"match_condition": MatchConditions.IfMissing, "polling": False}
         made = compute.virtual_machines.begin_create_or_update(GROUP, request.name, VirtualMachine(body), **words)
         assert made.result().properties.provisioning_state == "Creating"

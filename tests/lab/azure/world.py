@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from secrets import randbelow
 from typing import Any
 
 from cryptography import x509
@@ -34,6 +35,10 @@ ROLES = {
 }
 
 
+def _address() -> str:
+    return ".".join(["127", *(str(1 + randbelow(254)) for _ in range(3))])
+
+
 class AzureWorld(FaultWorld):
     """All clusters share a resource group, which a site would not do."""
 
@@ -43,7 +48,8 @@ class AzureWorld(FaultWorld):
         self.now = 1_800_000_000.0
         self.cloud = AzureCloud(lambda: self.now)
         self.cloud.page = self.page
-        self.server = AzureServer(self.cloud, folder / "tls")
+        # At the port that addresses do not name, and links of next pages do; each world has an address of its own.
+        self.server = AzureServer(self.cloud, folder / "tls", _address(), 443)
         self.server.__enter__()
         self.image = self.cloud.publish("1.0.0")
         self._folder = folder
