@@ -203,13 +203,18 @@ def _servers(token: str) -> bytes:
 
 
 def _machines(token: str) -> bytes:
-    more = f"/subscriptions/s/providers/{MACHINES}?$skiptoken={token}" if token else ""
+    more = f"ENDPOINT/subscriptions/s/providers/{MACHINES}?$skiptoken={token}" if token else ""
     return json.dumps({"value": [], "nextLink": more}).encode()
 
 
 _PAGE_OF = {
     "openstack": _servers, "openshift": _pods, "aws": _reservations, "azure": _machines, "google": _instances,
 }  # fmt: skip
+
+
+def _at(server: LyingServer, page: bytes) -> bytes:
+    """A page that leads on to the same server."""
+    return page.replace(b"ENDPOINT", server.url.encode())
 
 
 @pytest.mark.parametrize("tokens", [("a",), ("a", "b"), ("a", "b", "c", "d")], ids=len)
@@ -220,7 +225,7 @@ def test_a_list_that_comes_back_to_its_beginning(
     page = _PAGE_OF[name]
     turn = itertools.cycle(tokens)
     with (
-        _lying(lambda: HttpLie(headers=_JSON, body=[page(next(turn))])) as server,
+        _lying(lambda: HttpLie(headers=_JSON, body=[_at(server, page(next(turn)))])) as server,
         READERS[name](server, tmp_path, monkeypatch) as ask,
     ):
         with pytest.raises(CloudUnavailable, match=r"no end|is the same"):
@@ -244,7 +249,7 @@ def test_a_list_whose_pages_are_always_new(
 
     def page() -> HttpLie:
         at = next(turn)
-        return HttpLie(headers=_JSON, body=[_PAGE_OF[name](f"t{at}" if at < last else "")])
+        return HttpLie(headers=_JSON, body=[_at(server, _PAGE_OF[name](f"t{at}" if at < last else ""))])
 
     with _lying(page) as server, READERS[name](server, tmp_path, monkeypatch) as ask:
         with pytest.raises(CloudUnavailable, match=r"the list has|takes more than"):
