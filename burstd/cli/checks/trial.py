@@ -78,16 +78,16 @@ def choose_offer(offers: Iterable[Offer], pools: Mapping[str, Pool], spend: Deci
 
 
 class ProviderTrial:
-    """One trial. ``say`` hears of each thing that was seen, in order; use it once."""
+    """One trial. ``report_finding`` hears of each thing that was seen, in order; use it once."""
 
     def __init__(
         self, provider: Provider, request: LaunchRequest, spend: Decimal, enter: Callable[[Instance], str],
-        say: Callable[[Finding], None], *, now: Callable[[], float] = time.monotonic,
+        report_finding: Callable[[Finding], None], *, now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time, pause: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         """``enter`` enters a machine, and says what it is; raises NodeNotReady, NodeRefused, ProviderError."""
         self._provider, self._request, self._spend, self._enter = provider, request, spend, enter
-        self._say_finding, self._now, self._wall, self._pause = say, now, wall, pause
+        self._report_finding, self._now, self._wall, self._pause = report_finding, now, wall, pause
         self._began = now()
         self._offer = request.offer
         self._ids: set[str] = set()
@@ -104,7 +104,7 @@ class ProviderTrial:
             if self._launch() and (machine := self._wait_until_it_runs()) is not None:
                 self._prove(machine)
         except ProviderError as error:
-            self._say("trial", False, str(error))
+            self._report("trial", False, str(error))
         finally:
             if self._launched:
                 self._end()
@@ -114,9 +114,9 @@ class ProviderTrial:
         """Then it must begin to end."""
         return self._began + affordable_s(self._offer, self._spend) - END_S
 
-    def _say(self, subject: str, ok: bool | None, text: str, remedy: str = "") -> None:
+    def _report(self, subject: str, ok: bool | None, text: str, remedy: str = "") -> None:
         self.ok = self.ok and ok is not False
-        self._say_finding(Finding(subject, ok, text, remedy))
+        self._report_finding(Finding(subject, ok, text, remedy))
 
     def _since(self) -> str:
         return f"after {self._now() - self._began:.0f} s"
@@ -125,31 +125,31 @@ class ProviderTrial:
         """A trial that was killed has left its machine."""
         for one in [one for one in self._provider.instances() if TAG_TRIAL in one.tags and not one.state.ended]:
             if self._wall() - one.launched < MOST_S + GONE_S:
-                self._say("another trial", None, f"its machine is left alone, it may be under way: {one.id}")
+                self._report("another trial", None, f"its machine is left alone, it may be under way: {one.id}")
             else:
                 self._provider.terminate([one.id])
-                self._say("earlier trial", None, f"its machine is ended: {one.id}")
+                self._report("earlier trial", None, f"its machine is ended: {one.id}")
 
     def _launch(self) -> bool:
         """Whether there is, or may be, a machine."""
         if isinstance(self._provider, LaunchPreparer):
             (prepared,) = self._provider.prepare([self._request])
             if isinstance(prepared, ProviderError):
-                self._say("launch", False, f"{self._offer.id}: {prepared}")
+                self._report("launch", False, f"{self._offer.id}: {prepared}")
                 return False
             self._request = prepared
         self._launched = True
         (outcome,) = self._provider.launch([self._request])
         self._offer = outcome.offer or self._offer
         if isinstance(outcome.result, OutcomeUnknown):
-            self._say("launch", None, f"the answer was lost, so it is looked for: {outcome.result}")
+            self._report("launch", None, f"the answer was lost, so it is looked for: {outcome.result}")
             return True
         if isinstance(outcome.result, ProviderError):
             self._launched = False
-            self._say("launch", False, f"{self._offer.id}: {outcome.result}")
+            self._report("launch", False, f"{self._offer.id}: {outcome.result}")
             return False
         self._ids.add(outcome.result.id)
-        self._say("launch", True, f"{self._offer.id} gave {outcome.result.id} {self._since()}")
+        self._report("launch", True, f"{self._offer.id} gave {outcome.result.id} {self._since()}")
         if self._provider.idempotency is not Idempotency.SETTLE:
             self._launch_again(outcome.result)
         return True
@@ -160,9 +160,9 @@ class ProviderTrial:
         if isinstance(outcome.result, Instance):
             self._ids.add(outcome.result.id)
             same = outcome.result.id == first.id
-            self._say("asked again", same, "the same machine" if same else f"another machine: {outcome.result.id}")
+            self._report("asked again", same, "the same machine" if same else f"another machine: {outcome.result.id}")
         else:
-            self._say("asked again", False, str(outcome.result))
+            self._report("asked again", False, str(outcome.result))
 
     def _mine(self) -> list[Instance]:
         listed = self._provider.instances()
@@ -175,52 +175,52 @@ class ProviderTrial:
             self._ids.update(one.id for one in mine)
             if mine and not listed:
                 listed = True
-                self._say("list", len(mine) == 1, f"shows {', '.join(one.id for one in mine)} {self._since()}")
+                self._report("list", len(mine) == 1, f"shows {', '.join(one.id for one in mine)} {self._since()}")
             for one in mine:
                 if one.state is InstanceState.ERROR:
-                    self._say("boot", False, one.error or "the cloud says that it will never run")
+                    self._report("boot", False, one.error or "the cloud says that it will never run")
                     return None
                 if one.state is InstanceState.RUNNING and one.address:
-                    self._say("boot", True, f"{one.id} runs at {one.address} {self._since()}")
+                    self._report("boot", True, f"{one.id} runs at {one.address} {self._since()}")
                     return one
             self._pause(POLL_S)
         what = "boot" if listed else "list"
-        self._say(what, False, f"{'it does not run' if listed else 'no machine of this claim'} {self._since()}")
+        self._report(what, False, f"{'it does not run' if listed else 'no machine of this claim'} {self._since()}")
         return None
 
     def _prove(self, machine: Instance) -> None:
         why = ""
         while self._now() < self._until:
             try:
-                self._say("entry", True, f"{self._enter(machine)} {self._since()}")
+                self._report("entry", True, f"{self._enter(machine)} {self._since()}")
             except NodeNotReady as error:
                 why = str(error)
             except NodeRefused as error:
-                self._say("entry", False, str(error))
+                self._report("entry", False, str(error))
                 return
             else:
                 return
             self._pause(POLL_S)
-        self._say("entry", False, f"it could not be entered {self._since()}: {why}")
+        self._report("entry", False, f"it could not be entered {self._since()}: {why}")
 
     def _end(self) -> None:
         """Until the cloud lists it no more, with what belonged to it."""
         try:
             gone = self._terminate()
         except BaseException:
-            self._say(
+            self._report(
                 "end", False, f"machines may run on, and cost: {self._named()}", "end them by the cloud's console"
             )
             raise
         if not gone:
-            self._say("end", False, f"still there after {duration_text(GONE_S)}: {self._named()}",
+            self._report("end", False, f"still there after {duration_text(GONE_S)}: {self._named()}",
                       "end them by the cloud's console")  # fmt: skip
         elif self._ids:
-            self._say("end", True, f"the cloud lists it no more {self._since()}")
+            self._report("end", True, f"the cloud lists it no more {self._since()}")
             try:
                 self._look_for_leftovers()
             except ProviderError as error:
-                self._say("leftovers", None, str(error))
+                self._report("leftovers", None, str(error))
             self._count()
 
     def _named(self) -> str:
@@ -242,7 +242,7 @@ class ProviderTrial:
             except ProviderError as error:
                 if str(error) != why:
                     why = str(error)
-                    self._say("end", None, f"asked for again: {why}")
+                    self._report("end", None, f"asked for again: {why}")
             self._pause(POLL_S)
         return False
 
@@ -254,17 +254,17 @@ class ProviderTrial:
         ]:  # fmt: skip
             if self._now() >= until:
                 self._provider.remove(left)
-                self._say("leftovers", False, f"removed: {', '.join(f'{one.kind} {one.id}' for one in left)}",
+                self._report("leftovers", False, f"removed: {', '.join(f'{one.kind} {one.id}' for one in left)}",
                           "tell whoever made the provider")  # fmt: skip
                 return
             self._pause(POLL_S)
-        self._say("leftovers", True, "none")
+        self._report("leftovers", True, "none")
 
     def _count(self) -> None:
         seconds = self._now() - self._began
         cost = len(self._ids) * self._offer.price * Decimal(seconds) / 3600
         most = money_text(Money(amount=cost, currency=self._offer.currency))
-        self._say("cost", cost <= self._spend, f"at most {most} for {duration_text(seconds)}, by the offer's price")
+        self._report("cost", cost <= self._spend, f"at most {most} for {duration_text(seconds)}, by the offer's price")
 
 
 def facts_text(offer: Offer, cpus: int | None, memory_mib: int | None, gpus: Sequence[str]) -> str:

@@ -153,12 +153,12 @@ def try_provider(
         signal.signal(number, signal.default_int_handler)
     findings: list[Finding] = []
 
-    def say(finding: Finding) -> None:
+    def report_finding(finding: Finding) -> None:
         findings.append(finding)
         if not burstd.json:
             ConsoleOutput().table(("", "*"), [_finding_row(FindingView.from_fields(finding))])
 
-    _run_trial(burstd, settings, name, (Decimal(str(spend)), pool), say)
+    _run_trial(burstd, settings, name, (Decimal(str(spend)), pool), report_finding)
     answer = CheckView.from_findings(name, findings, None).model_dump(mode="json")
     burstd.show(CheckView, answer, lambda out, check: _print_verdict(out, check.findings))
     if not answer["ok"]:
@@ -238,7 +238,11 @@ def _refuse_beside_a_daemon(burstd: ApiClient, settings: Settings) -> None:
 
 
 def _run_trial(
-    burstd: ApiClient, settings: Settings, name: str, wanted: tuple[Decimal, str], say: Callable[[Finding], None]
+    burstd: ApiClient,
+    settings: Settings,
+    name: str,
+    wanted: tuple[Decimal, str],
+    report_finding: Callable[[Finding], None],
 ) -> None:
     """``wanted``: the most that it may cost, and the pool; empty: any."""
     from burstd.cli.checks.trial import ProviderTrial, TrialGround, choose_offer
@@ -257,11 +261,11 @@ def _run_trial(
             provider = stack.enter_context(closing(chosen.plugin.make(name, settings.cluster, chosen.settings)))
             found = choose_offer(provider.offers(), pools, spend)
             if isinstance(found, Finding):
-                say(found)
+                report_finding(found)
                 return
             ground = TrialGround(settings, provider, Path(stack.enter_context(TemporaryDirectory())))
             request = ground.request(*found, spend)
-            ProviderTrial(provider, request, spend, ground.enter, say).run()
+            ProviderTrial(provider, request, spend, ground.enter, report_finding).run()
     except (SettingsError, BurstdError, OSError) as error:
         burstd.fail(ExitCode.NEGATIVE, str(error))
 

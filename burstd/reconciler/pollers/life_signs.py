@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import structlog
 
+from burstd.domain.claim import Cause
 from burstd.domain.claim import ClaimState as S
 from burstd.domain.errors import BurstdError
 from burstd.domain.slurm.node import LIFE_SIGN
@@ -28,6 +29,8 @@ class LifeSigns:
         self._context = context
         self._call = RepeatedCall()
         self._error = ""
+        self._foreign: set[str] = set()
+        """Nodes whose Extra is somebody else's."""
 
     def step(self, snapshot: Snapshot) -> None:
         """Begins to write it where it is due."""
@@ -35,11 +38,13 @@ class LifeSigns:
         if not every_s or not isinstance(slurm, SlurmView) or self._call.is_busy(snapshot.now):
             return
         slots = sorted(claim.slot for claim in snapshot.claims if claim.state in _NODES)
-        nodes = [
-            slot for slot in slots
-            if (node := slurm.nodes.get(slot)) is not None and (not node.extra or node.extra.startswith(LIFE_SIGN))
-        ]  # fmt: skip
-        if not nodes:
+        there = [node for slot in slots if (node := slurm.nodes.get(slot)) is not None]
+        self._foreign |= {node.name for node in there if node.extra and not node.extra.startswith(LIFE_SIGN)}
+        self._foreign -= {node.name for node in there if not node.extra or node.extra.startswith(LIFE_SIGN)}
+        # Those that burstd leaves alone for an error of its own are in no view; Slurm may refuse them.
+        apart = [c.slot for c in snapshot.quarantined_claims if c.state in _NODES and c.cause is not Cause.STORAGE]
+        groups = [{node.name for node in there} - self._foreign, *({slot} - self._foreign for slot in apart)]
+        if not any(groups):
             return
         sign = f"{LIFE_SIGN}{int(self._context.clock.wall())}}}"
         self._call.in_flight = True
@@ -56,7 +61,11 @@ class LifeSigns:
                 self._error = repr(result)
                 log.error("the sign of life broke", exc_info=result)
 
-        self._context.workers.submit(LANE, lambda: self._context.scheduler.set_extra(nodes, sign), done)
+        def write() -> None:
+            for nodes in filter(None, groups):
+                self._context.scheduler.set_extra(sorted(nodes), sign)
+
+        self._context.workers.submit(LANE, write, done)
 
     def alarms(self) -> list[str]:
         """Idle machines power themselves off where this lasts."""

@@ -52,7 +52,7 @@ class AzureCloud(ResourceGroup):
         """``path``: a part of those that are meant."""
         self.refusals.append(Refusal(method, path, status, code, text or code, **more))
 
-    def handle(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def answer_request(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """One request to Azure Resource Manager, its price list, or the storage of consoles."""
         url = urlsplit(target)
         query = dict(parse_qsl(url.query, keep_blank_values=True))

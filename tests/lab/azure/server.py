@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "/v2.0/" in path or path.startswith("/metadata/"):
             answer = self.owner.login.answer(self.command, self.path, headers, body)
         else:
-            answer = self.owner.cloud.handle(self.command, self.path, headers, body)
+            answer = self.owner.cloud.answer_request(self.command, self.path, headers, body)
         if answer.cut:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
